@@ -12,11 +12,16 @@ WORKERS ?= 2
 # The browser of the console's tests. Debian's: none is downloaded.
 CHROMIUM ?= /usr/bin/chromium
 
-.PHONY: help demo test check docs console bench evidence clean
+# What `make quick` runs: the rules about the code, and the rooms that every other room stands on.
+# They need no browser, no Java and no PostgreSQL, and they find most mistakes.
+QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest
+
+.PHONY: help demo test quick check docs console bench evidence clean
 
 help:
 	@echo "make demo      starts a node, feeds it, kills it with -9, runs the pipeline, draws a gap"
 	@echo "make test      checks style, types and layers, and runs every test"
+	@echo "make quick     checks style, types and layers, and runs the fast tests: before each commit"
 	@echo "make check     checks style, types and layers only"
 	@echo "make docs      builds the documents as a site with a search box, in build/docs"
 	@echo "make console   builds the console's page again (needs Node.js)"
@@ -45,6 +50,9 @@ check: $(READY)
 
 test: check $(LEARNED) $(CHROMIUM)
 	$(BIN)/pytest -n $(WORKERS)
+
+quick: check
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(QUICK)
 
 $(CHROMIUM):
 	apt-get update -qq

@@ -180,8 +180,8 @@ async def _serve_official(root: str, port: int) -> None:
     from thermocline.node import Node
     from thermocline.server.otlp.http import OtlpHttp
     from thermocline.server.otlp.ingest_queue import IngestQueue
+    from thermocline.server.otlp.ingest_queue import Receiver as Way
     from thermocline.server.otlp.memory_budget import MemoryBudget
-    from thermocline.server.otlp.receiver import Receiver as Way
 
     node = Node(root)
     lane = IngestQueue(node, is_compiled=False)
@@ -193,7 +193,7 @@ async def _serve_official(root: str, port: int) -> None:
     await told.wait()
     await listener.stop(5.0)
     await lane.stop(5.0)
-    node.close(is_flushed=False)
+    node.close(flush=False)
 
 
 def main() -> None:

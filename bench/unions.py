@@ -60,7 +60,7 @@ class Thermocline:
             first = next(self._rows)
             table.write(pa.Table.from_batches([first]))
             self._grown_bytes, writes = first.nbytes, 1
-        state, hot = table.cold.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), table.hot()
         waiting: list[Any] = []
         # By the bytes handed over, not by what the lake counts while some are on their way: two
         # lakes that are compared must get the same rows.
@@ -89,16 +89,16 @@ class Thermocline:
         """Close the lake and leave its hot rows in the journal."""
         lake, self._lake = self._lake, None
         if lake is not None:
-            lake.close(is_flushed=False)
+            lake.close(flush=False)
 
     def open(self, root: str) -> int:
         """Open a lake and return how many rows its journal brought back."""
         self._lake = self._library.connect(root, **SETTINGS)
-        return int(self._lake.tier.recovered.rows)
+        return int(self._lake.tier.recovery_report.rows)
 
     def frames(self) -> int:
         """Return how many writes the journal brought back."""
-        return int(self._lake.tier.recovered.frames)
+        return int(self._lake.tier.recovery_report.frames)
 
     def run(self, text: str) -> int:
         """Answer one query and return its number of rows."""
@@ -126,7 +126,7 @@ class Thermocline:
 
     def prepare(self, count: int) -> None:
         """Take so many queries up to where the engine would begin to read rows."""
-        session = self._lake._ready()  # noqa: SLF001  to prepare and not run has no public face
+        session = self._lake._open_session()  # noqa: SLF001  to prepare and not run has no public face
         for _ in range(count):
             with session._open_query(f"select * from {TABLE}", None):  # noqa: SLF001
                 pass
@@ -138,7 +138,7 @@ class Thermocline:
         one caller at a time is let in, so that each write has its own sync.
         """
         table = self._lake.table(TABLE)
-        state, hot = table.cold.state(), self._lake.hot(table.table_id)
+        state, hot = table.cold.state(), table.hot()
         batch = table.snapshot().parts[0].batch.slice(0, rows)
         given = pa.Table.from_batches([batch])
         door = threading.Lock() if alone else nullcontext()

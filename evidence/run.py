@@ -34,8 +34,6 @@ PROVEN_PER_STORY = 6
 DRY_SAMPLES_MAX = 12
 CYCLES_PER_LAKE = 25
 MIXED_S = 120.0
-MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Damaged copies lie in memory: their bytes are damaged on purpose, so no disk is tested."""
 
 More = Callable[[int], bool]
 """Tells whether a run goes on after so many states or kills."""
@@ -180,7 +178,7 @@ def mixed(more: More, seed: int) -> dict[str, Any]:
 
 def damages(more: More, seed: int) -> dict[str, Any]:
     """Damage random files of a lake at random places, and ask a random question each time."""
-    from crash.damage import QUESTIONS, build_world, outcome, random_damage
+    from crash.damage import MEMORY_FOLDER, QUESTIONS, build_world, outcome, random_damage
 
     rng = random.Random(seed)
     counts: dict[str, Any] = dict.fromkeys(("damages", "right", "refused", "wrong"), 0)

@@ -201,9 +201,9 @@ def test_the_client_has_every_method_that_an_embedded_lake_shows():
 
     # Of the files beneath a table, and of the process that owns it: they do not travel.
     embedded_only = {
-        "add_column", "append", "append_parquet", "at", "checkpoint", "create", "fsck", "held",
-        "hot", "open", "pin", "rename_column", "root", "scan", "set_overlap", "set_retention",
-        "snapshot", "spec", "submit", "to_arrow", "widen_column",
+        "add_column", "append", "append_parquet", "at", "checkpoint", "create", "flush_hot",
+        "fsck", "held", "hot", "open", "pin", "rename_column", "root", "scan",
+        "set_overlap", "set_retention", "snapshot", "spec", "submit", "to_arrow", "widen_column",
     }  # fmt: skip
     shown = {name for name in dir(LakeTable) if not name.startswith("_")} - embedded_only
     methods = {name for name in shown if callable(getattr(LakeTable, name))}
@@ -235,18 +235,18 @@ def test_Q03_an_answer_that_fails_half_way_raises_the_engines_own_error(client):
 
 
 def test_Q04_an_answer_that_is_closed_or_let_go_ends_its_query(node, client):
-    running = node.app.state.parts.running
+    running = node.node.pool.queue
     reader = client.sql_reader("select i from range(4000000000) t(i)")
     reader.read_next_batch()
-    assert running.all("default")
+    assert running.of_tenant("default")
     reader.close()
-    wait_until(lambda: not running.all("default"))
+    wait_until(lambda: not running.of_tenant("default"))
     with pytest.raises((Unavailable, ValueError)):
         reader.read_next_batch()
     reader = client.sql_reader("select i from range(4000000000) t(i)")
-    assert running.all("default")
+    assert running.of_tenant("default")
     del reader
-    wait_until(lambda: not running.all("default"))
+    wait_until(lambda: not running.of_tenant("default"))
 
 
 def test_Q04_a_query_is_cancelled_by_its_id(client):

@@ -18,9 +18,9 @@ from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
 from thermocline.contract.schema.register import parse_contract
 from thermocline.entity import degraded_read as answers_module
-from thermocline.entity.change_limit import ChangeLimit, EntitySettings
 from thermocline.entity.columns import conform_rows, fit_state, fit_table, fit_to_contract
 from thermocline.entity.degraded_read import ScanAnswer, ScanAnswerCache
+from thermocline.entity.table import ChangeLimit, EntitySettings
 from thermocline.errors import Overloaded
 from thermocline.format.instant import TimeNs
 from thermocline.format.log.change_ids import encode_changes

@@ -18,7 +18,7 @@ def damaged(tmp_path):
     for n in range(6):
         tables[0].write(ticks(n, hour=n))
     tables[1].write(ticks(100))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     journal = tmp_path / "lake" / "journal"
     first = min(journal.glob("*.wal"))
     data = bytearray(first.read_bytes())
@@ -33,7 +33,7 @@ def test_W13_damage_refuses_to_start_and_a_repair_tells_the_tables(damaged):
         opened(damaged)
     assert raised.value.facts["path"].endswith(".wal")
     assert raised.value.facts["offset"] > 64
-    assert repair(OsDisk(), str(damaged / "journal"), is_dry_run=False).lost_lsns == 1
+    assert repair(OsDisk(), str(damaged / "journal"), dry_run=False).lost_lsns == 1
     for _ in range(2):  # noted once, however often the lake is opened
         with opened(damaged) as lake:
             table = lake.table("m")
@@ -51,7 +51,7 @@ def test_W13_damage_refuses_to_start_and_a_repair_tells_the_tables(damaged):
 
 
 def test_the_command_line_tells_of_a_hole(damaged, capfd):
-    repair(OsDisk(), str(damaged / "journal"), is_dry_run=False)
+    repair(OsDisk(), str(damaged / "journal"), dry_run=False)
     opened(damaged).close()
     assert run(["gaps", f"{damaged}/m", "--format", "csv"]) == 0
     assert "1 writes were lost in the journal" in capfd.readouterr().err

@@ -37,7 +37,7 @@ def test_W17_a_row_is_the_same_hot_replayed_and_cold(tmp_path_factory, data):
     table.write(data.slice(2))
     check_same(table.to_arrow(), data)
     hot = answered(lake)
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     with opened(root) as lake:
         table = lake.table("t")
         check_same(table.to_arrow(), data)

@@ -51,7 +51,7 @@ def test_a_row_is_seen_by_the_next_query_and_stays_one_row_through_flush_and_reo
 def test_rows_that_were_not_flushed_come_back_from_the_journal(tmp_path):
     lake = opened(tmp_path / "lake")
     lake.create_table("m", time_column="ts", bucket="1h").write(ticks(1, 2, 3))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     with opened(tmp_path / "lake") as lake:
         assert lake.tier.recovery_report.rows == 3
         assert (numbers(lake.table("m")), count(lake)) == ([1, 2, 3], 3)
@@ -283,7 +283,7 @@ def test_a_full_buffer_is_flushed_and_where_it_cannot_be_writes_are_refused(tmp_
     with opened(tmp_path / "lake", hot_bytes_max=2_000, write_wait_s=0.05) as lake:
         table = lake.create_table("m", time_column="ts", bucket="1h")
         kept = []
-        with table.flush_lock:  # as long as this is held, no flush makes room
+        with table._flush_lock:  # as long as this is held, no flush makes room
             for n in range(80):
                 try:
                     table.write(ticks(n))
@@ -336,7 +336,7 @@ def test_another_reader_sees_what_was_acknowledged_without_disturbing_the_owner(
             reader.table("m").write(ticks(1))
         with pytest.raises(Invalid, match="reading only"):
             reader.create_table("x", time_column="ts", bucket="1h")
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     with tc.connect(tmp_path / "lake", read_only=True) as reader:
         assert numbers(reader.table("m")) == list(range(40))
 
@@ -344,7 +344,7 @@ def test_another_reader_sees_what_was_acknowledged_without_disturbing_the_owner(
 def test_O10_a_lake_whose_journal_is_gone_is_not_begun_anew(tmp_path):
     lake = opened(tmp_path / "lake")
     lake.create_table("m", time_column="ts", bucket="1h").write(ticks(1))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     (tmp_path / "lake" / "journal").rename(tmp_path / "elsewhere")
     with pytest.raises(Corruption, match="journal"):
         opened(tmp_path / "lake")
@@ -388,7 +388,7 @@ def test_O06_a_setting_that_is_none_is_named(tmp_path, setting, value):
 def test_every_way_to_sync_keeps_rows_through_closing_and_opening(tmp_path, sync):
     with tc.connect(tmp_path / "lake", sync=sync, flush_age_s=NEVER_S) as lake:
         lake.create_table("m", time_column="ts", bucket="1h").write(ticks(1, 2))
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     with tc.connect(tmp_path / "lake") as lake:
         assert numbers(lake.table("m")) == [1, 2]
 
@@ -431,7 +431,8 @@ def test_a_closed_lake_says_so_at_every_call(lake):
         lambda: lake.sql_reader("select 1"),
         lambda: lake.answer("select 1"),
         lambda: lake.cancel("q"),
-        lambda: lake.by_id(table.table_id),
+        table.hot,
+        table.snapshot,
         lambda: lake.entities,
         lambda: lake.entity("m"),
         lake.flush,
@@ -522,7 +523,7 @@ def test_rows_that_were_refused_leave_no_entity_behind(tmp_path):
             for n in range(200):
                 table.write(ticks(n, host="a"))
 
-        with table.flush_lock:  # as long as this is held, no flush makes room
+        with table._flush_lock:  # as long as this is held, no flush makes room
             with pytest.raises(Overloaded, match="hot"):
                 fill()
             with pytest.raises(Overloaded, match="hot"):
@@ -539,7 +540,7 @@ def test_I08_a_write_that_is_sent_again_is_written_once_hot_flushed_and_after_a_
         assert table.write(ticks(1, 2), request_id="a") == 2
         assert table.write(ticks(7, 8, 9), request_id="a") == 2, "what the first one did"
         assert table.write(ticks(3), request_id="b") == 1
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     with opened(tmp_path / "lake") as lake:
         table = lake.table("m")
         assert table.write(ticks(1, 2), request_id="a") == 2
@@ -587,7 +588,7 @@ def test_A01_a_tenant_has_tables_of_its_own(tmp_path):
                 node.create_tenant(name)
         with pytest.raises(NotFound, match="no such tenant"):
             node.lake("nobody")
-        node.close(is_flushed=False)
+        node.close(flush=False)
     with Node(str(tmp_path / "lake"), calm()) as node:
         assert node.tenants() == ["default", "acme"]
         assert [numbers(node.lake(name).table("m")) for name in node.tenants()] == [[2], [1]]

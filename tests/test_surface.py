@@ -26,13 +26,10 @@ EXACT = "Arrow types that SQL has no word for would be changed on their way; ask
 COLUMNS = "columns and policies are changed where the files are: the API has no route for it"
 EXCEPTIONS = {
     Lake: {
-        "by_id": OF_THE_ROOMS,
         "check_open": OF_THE_ROOMS,
         "entities": OF_THE_ROOMS,  # `register`, `entity` and `entity_types` are its surface
-        "hot": OF_THE_ROOMS,
         "close_session": OF_THE_ROOMS,
-        "keep": OF_THE_ROOMS,
-        "snapshot": OF_THE_ROOMS,
+        "references": OF_THE_ROOMS,
         "tier": OF_THE_ROOMS,
     },
     Client: {},
@@ -42,10 +39,12 @@ EXCEPTIONS = {
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,
         "create": OF_THE_FILES,
+        "flush_hot": OF_THE_ROOMS,
         "fsck": OF_THE_FILES,
         "held": OF_THE_ROOMS,
         "cold": OF_THE_ROOMS,
         "hot": OF_THE_ROOMS,
+        "is_keyed": OF_THE_ROOMS,
         "open": OF_THE_FILES,
         "pin": OF_THE_FILES,
         "rename_column": COLUMNS,
@@ -66,12 +65,13 @@ EXCEPTIONS = {
         "name": "an attribute of the instance on the other side",
         "recover": OF_THE_ROOMS,
         "snapshot": OF_THE_ROOMS,
+        "source": OF_THE_ROOMS,
+        "store": OF_THE_ROOMS,
         "view": OF_THE_ROOMS,
     },
     ClientEntityTable: {"contract": "the embedded one has it in its `layout`"},
 }
 PAIRS = [(Lake, Client), (LakeTable, ClientTable), (EntityTable, ClientEntityTable)]
-HANDED_ON = {(EntityTable, "page"): "the embedded one hands its parameters on as they are"}
 
 
 def public(kind):
@@ -111,8 +111,7 @@ def test_neither_side_has_a_public_name_that_the_other_lacks(embedded, remote):
 
 @pytest.mark.parametrize(("embedded", "remote"), PAIRS)
 def test_what_both_sides_have_takes_the_same_parameters(embedded, remote):
-    handed_on = {name for kind, name in HANDED_ON if kind is embedded}
-    assert differing(embedded, remote) == handed_on
+    assert differing(embedded, remote) == set()
 
 
 def test_what_a_nodes_table_lacks_is_told_to_its_users():
@@ -154,7 +153,7 @@ def used(lake):
     told += [type(none.value), none.value.message, lake.flush_error]
     told += [type(lake.root()), type(table.root()), table.root().startswith(lake.root())]
     late = table.submit([price(23)])
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     told.append(late.result(60))
     for act in (table.flush, lambda: table.submit([price(1)]), lambda: lake.sql("select 1")):
         with pytest.raises(Unavailable) as closed:
@@ -185,6 +184,22 @@ def test_what_both_sides_have_gives_the_same_shapes_and_values(sides):
     local, remote = used(sides.embedded), used(sides.remote)
     for one, other in zip(local, remote, strict=True):
         assert plain(one) == plain(other)
+
+
+def test_the_old_name_of_an_argument_still_works_and_says_the_new_one(tmp_path):
+    with connect(tmp_path / "lake") as lake:
+        table = lake.create_table("prices", time_column="ts", bucket="1h")
+        table.write([{"ts": price(0)["ts"], "close": 1.0}])
+        with pytest.warns(DeprecationWarning, match="`is_flushed` is now `flush`"):
+            lake.close(is_flushed=False)
+    with connect(tmp_path / "lake", read_only=True) as lake:
+        table = lake.table("prices")
+        assert [part.batch.num_rows for part in table.snapshot().parts] == [1]
+        with (
+            pytest.raises(Invalid, match="not a flag"),
+            pytest.warns(DeprecationWarning, match="is_flushed"),
+        ):
+            lake.close(is_flushed="no")
 
 
 @pytest.mark.parametrize(

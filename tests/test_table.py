@@ -194,7 +194,7 @@ def test_a_version_that_never_was_is_not_found(prices, at):
 
 @pytest.mark.parametrize("at", ["yesterday", 1.5, True, b"2"])
 def test_what_names_no_version_is_refused(prices, at):
-    with pytest.raises(tc.Invalid, match="not a time"):
+    with pytest.raises(tc.Invalid, match="the time cannot be read"):
         prices.to_arrow(at=at)
 
 

@@ -32,7 +32,6 @@ from thermocline.client.entity import ClientEntityTable
 from thermocline.cold.coverage_report import CoverageReport
 from thermocline.config import LakeSettings, read_lake_settings
 from thermocline.entity.table import EntityTable
-from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.lake import Lake
 from thermocline.lake_table import LakeTable
 from thermocline.table import new_spec
@@ -224,13 +223,15 @@ EXCLUDED = {
     "ClientEntityTable": "a client makes one",
     "EntityTable.view": "what the rooms above use",
     "EntityTable.evict": "what the rooms above use",
+    "EntityTable.write_one": "what the rooms above use",
+    "EntityTable.write_many": "what the rooms above use",
+    "EntityTable.read_page": "what the rooms above use",
     "Lake.close": "the lake is needed on; see `connect`",
     "Client.close": "the client is needed on; see `connect`",
 }
 HANDED_ON = {
     "more": new_spec,
     "which": TimeSeriesTable.scan,
-    "options": EntityStore.page,
 }
 """Where `**` leads to: the function that takes what is collected there."""
 VALID = {

@@ -1,4 +1,4 @@
-// The node's API: one way to ask, one kind of error.
+// Requests to the node's API. Every failure is a `Problem`.
 import { key } from "./key";
 import type { Params } from "./route";
 
@@ -11,7 +11,7 @@ export interface ProblemDocument {
   request_id?: string;
 }
 
-/** What the node refused, or that it could not be reached (status 0). */
+/** An error that the node answered, or status 0 if the node could not be reached. */
 export class Problem extends Error {
   status: number;
   code: string;
@@ -36,7 +36,7 @@ export interface Asking {
   signal?: AbortSignal;
 }
 
-/** Ask, and return the answer whatever its body is; `Problem` where it is an error. */
+/** Send a request and return the response, with any kind of body; throws `Problem` for an error. */
 export async function fetched(path: string, asking: Asking = {}): Promise<Response> {
   const kept = Object.entries(asking.params ?? {}).filter(([, value]) => value !== "");
   const search = new URLSearchParams(kept).toString();
@@ -55,7 +55,7 @@ export async function fetched(path: string, asking: Asking = {}): Promise<Respon
   return response;
 }
 
-/** Ask for JSON. */
+/** Send a request and return the JSON of the response. */
 export async function asked<Answer>(path: string, asking: Asking = {}): Promise<Answer> {
   const response = await fetched(path, asking);
   if (response.status === 204) return undefined as Answer;
@@ -67,7 +67,7 @@ type Reviver = (key: string, value: unknown) => unknown;
 const RAW = JSON as unknown as { rawJSON?: (text: string) => unknown };
 const DIGITS_KEPT = 15;
 
-/** A number that a double would round stays the text it was, and is written as that text. */
+/** A number that a double would round stays text, and is sent as that text. */
 function exactly(_: string, value: unknown, context?: { source?: string }): unknown {
   const source = context?.source;
   if (typeof value !== "number" || !source || !RAW.rawJSON) return value;
@@ -81,7 +81,7 @@ async function reached(address: string, how: RequestInit): Promise<Response> {
     return await fetch(address, how);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    const hint = "look whether it runs, and whether this machine reaches it";
+    const hint = "check that it runs and that this machine can reach it";
     throw new Problem({ status: 0, detail: "the node does not answer", code: "unreachable", hint });
   }
 }
@@ -90,7 +90,7 @@ async function problemIn(response: Response): Promise<Problem> {
   try {
     return new Problem((await response.json()) as ProblemDocument);
   } catch {
-    const detail = "the answer is not one of a node";
+    const detail = "the answer did not come from a Thermocline node";
     return new Problem({ status: response.status, detail, code: "unknown" });
   }
 }
@@ -99,12 +99,12 @@ export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
-/** Whatever was thrown, as a problem that can be shown. */
+/** Any thrown value as a problem that can be shown. */
 export function problemOf(error: unknown): Problem {
   if (error instanceof Problem) return error;
   const detail = error instanceof Error ? error.message : String(error);
   return new Problem({ status: 0, detail, code: "internal" });
 }
 
-/** Part of an address: names may hold anything. */
+/** Quote one part of a path: names may contain any character. */
 export const part = encodeURIComponent;

@@ -1,4 +1,4 @@
-// A question to the node as a component sees it: waiting, answered, or refused.
+// A request to the node as a component sees it: waiting, answered, or failed.
 import { useEffect, useState } from "preact/hooks";
 import { type Asking, type Problem, asked, isAbort, problemOf } from "./api";
 import { useKey } from "./key";
@@ -11,8 +11,8 @@ export interface Ask<Answer> {
 }
 
 /**
- * Ask when the component appears, when the question or the key changes, and, where `everyMs` is
- * given, again and again. The last answer stays until the next one is there.
+ * Send the request when the component appears, when the path or the key changes, and, if `everyMs`
+ * is given, at that interval. The last answer stays until the next one arrives.
  */
 export function useAsk<Answer>(
   path: string | null,

@@ -1,4 +1,4 @@
-// Times along an axis: few, round, and no longer than they must be.
+// Labels of times along an axis: few, round and short.
 
 export interface Tick {
   time: number;
@@ -15,7 +15,7 @@ export function axisTicks(start: number, end: number): Tick[] {
   const step = STEPS_S.find((one) => (end - start) / one <= TICKS_MAX) ?? end - start;
   const ticks: Tick[] = [];
   for (let time = Math.ceil(start / step) * step; time < end; time += step) {
-    // What is at the very edge has no room for its label.
+    // A tick at the very edge has no space for its label.
     if (time - start < (end - start) * 0.9) ticks.push({ time, label: label(time, step) });
   }
   return ticks;

@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them. Times are UTC, always, and say so.
+// Numbers, sizes and times for people. Times are always UTC, and say so.
 
 const NUMBER = new Intl.NumberFormat("en");
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -27,7 +27,7 @@ export function share(value: number): string {
   return `${shown.toFixed(1)} %`;
 }
 
-/** A length of time, in its largest unit that says something. */
+/** A length of time, in the largest unit that fits. */
 export function duration(seconds: number): string {
   if (seconds < 0.001) return "0 ms";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
@@ -39,7 +39,7 @@ export function duration(seconds: number): string {
   return counted(Math.floor(seconds / 86_400), "day");
 }
 
-/** An instant of the API, without its `T` and `Z`, and without a fraction of nothing. */
+/** An instant of the API, without its `T` and `Z`, and without a fraction of zeros. */
 export function clock(instant: string): string {
   return instant.replace("T", " ").replace(/(\.\d*?)0*Z?$/, "$1").replace(/[.Z]+$/, "");
 }
@@ -48,7 +48,7 @@ export function seconds(instant: string): number {
   return Date.parse(instant) / 1000;
 }
 
-/** How long ago an instant was, seen from another. */
+/** How long before `now` an instant was. */
 export function ago(instant: string, from: string): string {
   const passed = seconds(from) - seconds(instant);
   return passed < 1 ? "just now" : `${duration(passed)} ago`;

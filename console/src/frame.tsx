@@ -1,4 +1,4 @@
-// The frame of all screens: the name, the way between them, the theme, the key.
+// The frame around each screen: the name, the navigation, the theme, the key.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Place, lastAddress, usePlace } from "./route";
 import { keyId, putKey, useKey } from "./key";
@@ -34,7 +34,7 @@ export function Frame() {
   const nav = useRef<HTMLElement>(null);
   useEffect(() => {
     document.title = `${name} · Thermocline`;
-    // On a narrow screen the way there may be out of sight.
+    // On a narrow screen the current link may be hidden.
     nav.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }, [name]);
   const Shown = found?.[1];
@@ -80,7 +80,7 @@ export function Frame() {
 }
 
 function skipped(event: Event): void {
-  event.preventDefault(); // `#` is where the user is, and stays
+  event.preventDefault(); // the address after `#` must stay
   document.getElementById("main")?.focus();
 }
 
@@ -127,7 +127,7 @@ function KeyCorner() {
       {isOpen && (
         <div class="pop" ref={box}>
           <p class="small quiet">
-            The key stays in this tab, until it is closed, and is sent to this node alone.
+            The key stays in this tab until you close it, and is sent to this node only.
           </p>
           <KeyForm done={() => put(false)} />
           {key && (

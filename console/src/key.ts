@@ -1,4 +1,4 @@
-// The key that the user typed. It lives as long as the tab, and goes to this node alone.
+// The key that the user typed. It is kept until the tab closes, and sent to this node only.
 import { useEffect, useState } from "preact/hooks";
 
 const NAME = "thermocline.key";
@@ -14,7 +14,7 @@ export function putKey(text: string): void {
   for (const listener of listeners) listener();
 }
 
-/** The key's own id, which is no secret; nothing where there is no key. */
+/** The key's id, which is not secret; empty without a key. */
 export function keyId(): string {
   return key().split("_")[1] ?? "";
 }

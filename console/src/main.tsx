@@ -1,4 +1,4 @@
-// The beginning: styles, and the frame in its place.
+// The entry point: loads the styles and renders the frame.
 import { render } from "preact";
 import "./style/base.css";
 import "./style/frame.css";

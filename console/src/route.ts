@@ -1,5 +1,5 @@
-// Where the user is: a screen, what of it, and its settings, all in the address after `#`.
-// The part after `#` is never sent to a server, so a query in a link is in nobody's log.
+// The address after `#` names the screen, the item it shows, and its settings.
+// Browsers never send the part after `#` to a server, so no log contains the query of a link.
 import { useEffect, useState } from "preact/hooks";
 
 export type Params = Record<string, string>;
@@ -23,7 +23,7 @@ function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // a link that somebody cut in the middle
+    return part; // the link was cut in the middle
   }
 }
 
@@ -42,20 +42,20 @@ export function here(): Place {
   return parsePlace(location.hash);
 }
 
-/** Go somewhere; `replace` where the way back should not lead here. */
+/** Go to an address; with `replace`, the browser's Back button skips the current one. */
 export function go(address: string, how: "push" | "replace" = "push"): void {
   if (address === location.hash) return;
   history[how === "push" ? "pushState" : "replaceState"](null, "", address);
   moved();
 }
 
-/** Change settings of the present screen, without a step in the history. */
+/** Change settings of the current screen, without an entry in the browser's history. */
 export function change(params: Params, how: "push" | "replace" = "replace"): void {
   const place = here();
   go(addressOf(place.screen, place.parts, { ...place.params, ...params }), how);
 }
 
-/** The address that a screen was left at, so that its tab leads back to it. */
+/** The last address of a screen, so that its tab leads back to it. */
 export function lastAddress(screen: string): string {
   return remembered.get(screen) ?? addressOf(screen);
 }

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, or as the user said.
+// The theme, light or dark: the system's, unless the user chose one.
 import { useState } from "preact/hooks";
 
 export type Theme = "system" | "light" | "dark";
@@ -22,13 +22,13 @@ function apply(): void {
   for (const listener of listeners) listener();
 }
 
-/** Call when colours have changed; returns a way to stop it. What is drawn is drawn again. */
+/** Call a function when the colours change, to draw canvases again; returns a way to stop this. */
 export function onTheme(listener: () => void): () => void {
   listeners.add(listener);
   return () => void listeners.delete(listener);
 }
 
-/** A colour of the present theme, for what is drawn on a canvas. */
+/** A colour of the current theme, for drawing on a canvas. */
 export function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -155,16 +155,16 @@ class NodeSettings:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return every setting with its value and its origin, without secrets."""
-        told = []
+        described = []
         for name in _NODE:
             origin, value = self.origins.get(name, "default"), redact(_find_value(self, name))
-            told.append({"setting": name, "value": value, "origin": origin})
+            described.append({"setting": name, "value": value, "origin": origin})
         for name, origin in self.origins.items():
             if name.startswith("tenants."):
                 _, tenant, one = name.split(".")
                 value = redact(getattr(self.tenants[tenant], one))
-                told.append({"setting": name, "value": value, "origin": origin})
-        return told
+                described.append({"setting": name, "value": value, "origin": origin})
+        return described
 
 
 def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
@@ -251,7 +251,9 @@ def _read_tenants(
     for tenant, values in given.items() if isinstance(given, dict) else [("", given)]:
         if not isinstance(values, dict) or not is_tenant_name(tenant):
             hint, facts = "write a table for each: [tenants.acme]", {"setting": "tenants"}
-            raise Invalid("not the quotas of a tenant", hint=hint, got=tenant, **facts)
+            raise Invalid(
+                "the quotas of a tenant are not a table of settings", hint=hint, got=tenant, **facts
+            )
         read = read_settings(values, _QUOTA, origin, prefix=f"tenants.{tenant}.")
         found[tenant] = replace(quota, **read)
         origins |= dict.fromkeys([f"tenants.{tenant}.{name}" for name in read], origin)
@@ -266,7 +268,7 @@ def _check_consistent(node: NodeSettings) -> NodeSettings:
         raise Invalid("a certificate and its key come together", hint=hint, missing=missing)
     if not node.listeners():
         hint = "leave one of http, grpc and api on"
-        raise Invalid("no listener is left", hint=hint, settings=["http", "grpc", "api"])
+        raise Invalid("every listener is turned off", hint=hint, settings=["http", "grpc", "api"])
     taken: dict[Address, str] = {}
     for name, address in node.listeners().items():
         if address.port and address in taken:
@@ -307,7 +309,7 @@ def read_settings(
         if read is _WRONG or (isinstance(read, int | float) and not low <= read < math.inf):
             least = f", {low:,} or more" if low else ""
             raise Invalid(
-                "not a value of this setting",
+                "the setting does not allow this value",
                 hint=f"use {_ALLOWED[kind]}{least}",
                 setting=label,
                 got=redact(value),

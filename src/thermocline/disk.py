@@ -209,7 +209,7 @@ class OsLock:
             raise
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._fd)
 
 
@@ -229,7 +229,7 @@ class OsFolderLock:
                 raise
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._fd)
 
 

@@ -34,7 +34,7 @@ from thermocline.errors import (
 
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 3, 5, 7, 8
 UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 12, 14, 16
-RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 1, 5  # OTLP clients give up after 10
+RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 1, 5  # OTLP clients stop retrying after 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class ErrorAnswer:
 
     @property
     def is_retried(self) -> bool:
-        """Whether a client of the HTTP API is told to try again."""
+        """Whether the answer asks a client of the HTTP API to try again."""
         return self.http_status in (429, 503)
 
     @property
     def is_retried_by_otlp(self) -> bool:
-        """Whether an OTLP client is told to try again, so that it keeps its rows."""
+        """Whether the answer asks an OTLP client to try again, so that it keeps its rows."""
         return self.grpc_code == UNAVAILABLE
 
 

@@ -7,6 +7,7 @@
     ├── Forbidden               use a key that may do this
     ├── NotFound                name something that exists
     │   ├── TenantNotFound        name a tenant that exists
+    │   ├── TableNotFound          name a table that the query may read
     │   └── EntityNotFound        create the entity first
     ├── Conflict                reload and try again
     │   ├── CoverageOverlapError  the buckets are already held
@@ -87,6 +88,10 @@ class NotFound(ThermoclineError):
 
 class TenantNotFound(NotFound):
     """The node has no tenant of this name; create it first."""
+
+
+class TableNotFound(NotFound):
+    """The lake or the session has no table of this name; create or register it first."""
 
 
 class EntityNotFound(NotFound):

@@ -10,11 +10,11 @@ Out:  the mark that the table's newest version has reached
 
 from thermocline.cold.table import ColdTable
 from thermocline.format.log.action import Mark
-from thermocline.hot.tier import HotTable
+from thermocline.hot.wal.tier import WalTable
 from thermocline.snapshot import TableView, hot_rows, list_held_columns
 
 
-def flush(hot: HotTable, table: ColdTable) -> Mark | None:
+def flush(hot: WalTable, table: ColdTable) -> Mark | None:
     """Carry what the tier has frozen into the lake; return its mark, or None if nothing was hot.
 
     When this returns, the rows are in a committed version and no longer hot. After an error they

@@ -8,8 +8,7 @@ Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
 """
 
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -18,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from thermocline.cold.care.pin import Pin
-from thermocline.cold.catalog import Catalog
-from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.catalog import Catalog, CatalogEntry
+from thermocline.cold.change.export_plan import check_not_entities
+from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
-from thermocline.flush import flush
-from thermocline.format.argument import check_flag, check_text
-from thermocline.format.log.action import Mark
+from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.format.argument import check_renamed_flag, check_text
+from thermocline.format.log.action import ENTITIES_FEATURE, Mark
 from thermocline.hot.tier import HotSnapshot
+from thermocline.hot.wal.follower import FollowedTable
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake_table import LakeTable
+from thermocline.lake_table import LakeTable, OpenReaders
 from thermocline.query.session import Params, Session
 from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
-from thermocline.query.worker.result_stream import ResultStream
+from thermocline.query.worker.running_query import ResultStream
 from thermocline.table import new_spec
 
 if TYPE_CHECKING:
@@ -47,12 +46,19 @@ class LakeHost(Protocol):
     flush_error: ThermoclineError | None
 
     @property
+    def query_pool(self) -> QueryPool:
+        """The workers that run queries; `Invalid` when queries run in this process."""
+        ...
+
+    @property
     def tier(self) -> WalTier:
         """The journal and the hot rows."""
         ...
 
-    def snapshot(self, table_id: bytes) -> HotSnapshot:
-        """Return the hot rows of a table."""
+    def hot_table(
+        self, tenant: str, entry: CatalogEntry, cold: ColdTable
+    ) -> WalTable | FollowedTable:
+        """Return the hot half of a tenant's table."""
         ...
 
     def check_open(self) -> None:
@@ -63,22 +69,28 @@ class LakeHost(Protocol):
         """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         ...
 
+    def close(self, *, flush: bool = True) -> None:
+        """Flush, and close the journal."""
+        ...
+
 
 class Lake:
     """Tables under one folder; `connect` opens one."""
 
-    def __init__(self, node: LakeHost, catalog: Catalog, tenant: str) -> None:
+    def __init__(
+        self, node: LakeHost, catalog: Catalog, tenant: str, *, closes_node: bool = False
+    ) -> None:
         self.node = node
         self.tenant = tenant
+        self._closes_node = closes_node
         self._catalog = catalog
         self._lock = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
         self._registered: set[str] = set()
-        self._held: weakref.WeakSet[RowReader | Pin] = weakref.WeakSet()
+        self._readers = OpenReaders(node.check_open)
         self._entities: EntityCatalog | None = None
         self._entities_lock = threading.Lock()  # separate: opening PostgreSQL must not block tables
-        self.on_close: Callable[[bool], None] = lambda is_flushed: None
 
     @property
     def tier(self) -> WalTier:
@@ -120,9 +132,15 @@ class Lake:
         self.check_open()
         with self._lock:
             if key not in self._tables:
-                named = self._catalog.find_entry(name)
-                self._tables[key] = LakeTable(self, named.name, self._catalog.table(named.name))
+                self._tables[key] = self._open_table(self._catalog.find_entry(name))
             return self._tables[key]
+
+    def _open_table(self, entry: CatalogEntry) -> LakeTable:
+        cold = self._catalog.table(entry.name)
+        hot = self.node.hot_table(self.tenant, entry, cold)
+        if ENTITIES_FEATURE in cold.state().spec.features:
+            return EntityLakeTable(self, entry.name, cold, hot, self._readers)
+        return LakeTable(entry.name, cold, hot, self._readers)
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
@@ -156,30 +174,9 @@ class Lake:
         try:
             return self.entities.table(name)
         except Unavailable as error:
-            from thermocline.entity.read_only_table import cold_table
+            from thermocline.entity.types import open_without_postgres
 
-            return cold_table(self._catalog, name, error)
-
-    def by_id(self, table_id: bytes) -> LakeTable | None:
-        """Return the table of an id, or None when this lake has no such table."""
-        self.check_open()
-        for named in self._catalog:
-            if named.table_id == table_id.hex():
-                return self.table(named.name)
-        return None
-
-    def hot(self, table_id: bytes) -> WalTable:
-        """Return the hot half of a table, for writing."""
-        return self.tier.table(table_id)
-
-    def snapshot(self, table: LakeTable) -> HotSnapshot:
-        """Return the hot rows of a table, from memory, the journal or PostgreSQL."""
-        return self._snapshot(table, _mode.get())
-
-    def _snapshot(self, table: LakeTable, mode: ReadMode | None) -> HotSnapshot:
-        if table.is_keyed:
-            return self.entity(table.name).snapshot(mode=mode)
-        return self.node.snapshot(table.table_id)
+            return open_without_postgres(self._catalog, name, error)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None
@@ -190,8 +187,9 @@ class Lake:
         `answer` says how exact such an answer is.
         """
         if self.node.pool is not None:
-            references = self._references(_parse_mode(mode))
-            return self.node.pool.sql(query, params, tables=references)
+            return self.node.pool.sql(
+                query, params, tables=self.references(mode), tenant=self.tenant
+            )
         with _use_mode(mode):
             return self._open_session().sql(query, params)
 
@@ -203,7 +201,7 @@ class Lake:
             return self.answer(query, params, mode=mode)
         with _use_mode(mode):
             reader = self._open_session().sql_reader(query, params)
-        self.keep(reader)
+        self._readers.keep(reader)
         return reader
 
     def answer(
@@ -221,29 +219,37 @@ class Lake:
         and `cached` answers the report of the table has a warning. `Invalid` in a lake without
         query workers.
         """
-        self.check_open()
-        pool = self.node.pool
-        if pool is None:
-            hint = "connect with query_workers"
-            raise Invalid("queries of this lake run in its own process", hint=hint)
-        references = self._references(_parse_mode(mode))
-        return pool.sql_reader(
-            query, params, tables=references, timeout_s=timeout_s, query_id=query_id
+        return self.node.query_pool.sql_reader(
+            query,
+            params,
+            tables=self.references(mode),
+            timeout_s=timeout_s,
+            query_id=query_id,
+            tenant=self.tenant,
         )
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a running query within a second; False when no query of this id is running."""
+        """Cancel a query within a second; False when none of this id waits or runs."""
         check_text(query_id, "query_id")
         self.check_open()
-        return self.node.pool is not None and self.node.pool.cancel(query_id)
+        pool = self.node.pool
+        return pool is not None and pool.queue.cancel(query_id, self.tenant)
 
-    def _references(self, mode: ReadMode | None) -> dict[str, TableRef]:
+    def references(self, mode: ReadMode | str | None) -> list[TableRef]:
         """Return a reference to every table of the lake, for a worker process."""
+        self.check_open()
+        asked = _parse_mode(mode)
         tables = [self.table(name) for name in self.tables()]
-        return {
-            one.name: TableRef(one.name, one.root(), hot=partial(self._snapshot, one, mode))
+        return [
+            TableRef(
+                one.name,
+                one.root(),
+                hot=partial(one.snapshot, asked)
+                if isinstance(one, EntityLakeTable)
+                else one.snapshot,
+            )
             for one in tables
-        }
+        ]
 
     def _open_session(self) -> Session:
         """Return the session, after registering every table of the lake."""
@@ -267,10 +273,7 @@ class Lake:
         for one in self.tables() if name is None else [name]:
             try:
                 table = self.table(one)
-                if table.is_keyed:
-                    self.entity(one).export()
-                    continue
-                mark = flush_table(table)
+                mark = table.flush_hot()
             except ThermoclineError as error:
                 trouble = error  # go on with the other tables
                 continue
@@ -284,30 +287,19 @@ class Lake:
         """Raise `Unavailable` when the lake is closed."""
         self.node.check_open()
 
-    def keep(self, held: RowReader | Pin) -> None:
-        """Register a reader or pin for release when the lake closes."""
-        with self._lock:
-            self._held.add(held)
-        # Order matters: a lake that closes meanwhile may have read `_held` before this.
-        self.check_open()
-
     def close_session(self) -> None:
         """End the readers, release the pins and close the session; the node calls this."""
-        with self._lock:
-            held = list(self._held)
-        for one in held:
-            if isinstance(one, RowReader):
-                one.end(Unavailable("the lake is closed", hint="connect again"))
-            else:
-                one.release()
+        self._readers.close()
         self._session.close()
 
-    def close(self, *, is_flushed: bool = True) -> None:
+    def close(self, *, flush: bool = True, is_flushed: bool | None = None) -> None:
         """Flush and close the journal, if this lake was opened by `connect`.
 
-        Rows that are not flushed stay in the journal.
+        Rows that are not flushed stay in the journal. `is_flushed` is the old name of `flush`.
         """
-        self.on_close(check_flag(is_flushed, "is_flushed"))
+        flush = check_renamed_flag(flush, "flush", is_flushed, "is_flushed")
+        if self._closes_node:
+            self.node.close(flush=flush)
 
     def __enter__(self) -> "Lake":
         return self
@@ -334,13 +326,30 @@ def _use_mode(mode: ReadMode | str | None) -> Iterator[None]:
         _mode.reset(token)
 
 
-def flush_table(table: LakeTable) -> Mark | None:
-    """Flush every row of a table that is hot now; return the mark reached."""
-    hot = table.hot()
-    with table.flush_lock:
-        last = hot.snapshot().parts[-1:]
-        mark = flush(hot, table.cold)
-        # Rows may have been frozen by an earlier flush, before the caller's newest rows came.
-        while last and mark is not None and mark < last[0].mark:
-            mark = flush(hot, table.cold)
-    return mark
+class EntityLakeTable(LakeTable):
+    """The rows of an entity type as a table: those that are not in the lake are in PostgreSQL."""
+
+    is_keyed = True
+
+    def __init__(
+        self,
+        lake: Lake,
+        name: str,
+        cold: ColdTable,
+        hot: WalTable | FollowedTable,
+        readers: OpenReaders,
+    ) -> None:
+        super().__init__(name, cold, hot, readers)
+        self._lake = lake
+
+    def snapshot(self, mode: ReadMode | None = None) -> HotSnapshot:
+        """Return the hot rows from PostgreSQL; `mode` says what to do while it is down."""
+        self._readers.check_open()
+        return self._lake.entity(self.name).snapshot(mode=mode or _mode.get())
+
+    def _check_accepts_rows(self) -> None:
+        check_not_entities(self.cold.state().spec, "write")
+
+    def flush_hot(self) -> None:
+        """Export the changes that are only in PostgreSQL."""
+        self._lake.entity(self.name).export()

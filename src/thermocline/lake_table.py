@@ -1,6 +1,6 @@
 """The public table of a lake: cold and hot rows together, and writes that are durable at once.
 
-In:   rows, conditions, times; the lake that has the table
+In:   rows, conditions, times; the cold half and the hot half of the table
 Out:  the results of `TimeSeriesTable`, over cold and hot rows together
 
 - `write` returns when its rows are durable and visible; a write is atomic.
@@ -10,10 +10,11 @@ Out:  the results of `TimeSeriesTable`, over cold and hot rows together
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,14 +24,15 @@ from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.segment.measure import list_entities
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, OutcomeUnknown, Overloaded
+from thermocline.errors import Invalid, OutcomeUnknown, Overloaded, Unavailable
+from thermocline.flush import flush
 from thermocline.format.argument import check_flag, check_seconds
 from thermocline.format.layout import Version
-from thermocline.format.log.action import ENTITIES_FEATURE, Mark
+from thermocline.format.log.action import Mark
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import may_become_double
 from thermocline.hot.tier import HotSnapshot
-from thermocline.hot.wal.frame import Lsn
+from thermocline.hot.wal.follower import FollowedTable
 from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.entity_limit import EntityLimit
 from thermocline.ingest.idempotency import RequestLedger, request_key
@@ -42,48 +44,55 @@ DIRECT_BYTES_MIN = 16 << 20
 GATE_WAIT_S = 30.0
 
 
-class TableOwner(Protocol):
-    """What a table needs of its lake."""
+class OpenReaders:
+    """The open readers and pins of a lake, which end when it closes."""
 
-    def hot(self, table_id: bytes) -> WalTable:
-        """Return the hot half of a table, to write to."""
-        ...
-
-    def snapshot(self, table: "LakeTable") -> HotSnapshot:
-        """Return the hot rows of a table."""
-        ...
-
-    def flush(self, name: str | None = None) -> dict[str, Mark]:
-        """Carry hot rows into the lake."""
-        ...
-
-    def check_open(self) -> None:
-        """Raise `Unavailable` when the lake is closed."""
-        ...
+    def __init__(self, check_open: Callable[[], None]) -> None:
+        """`check_open` raises when the lake is closed."""
+        self.check_open = check_open
+        self._lock = threading.Lock()
+        self._held: weakref.WeakSet[RowReader | Pin] = weakref.WeakSet()
 
     def keep(self, held: RowReader | Pin) -> None:
         """Register a reader or pin for release when the lake closes."""
-        ...
+        with self._lock:
+            self._held.add(held)
+        # Order matters: a lake that closes meanwhile may have read `_held` before this.
+        self.check_open()
+
+    def close(self) -> None:
+        """End the readers and release the pins."""
+        with self._lock:
+            held = list(self._held)
+        for one in held:
+            if isinstance(one, RowReader):
+                one.end(Unavailable("the lake is closed", hint="connect again"))
+            else:
+                one.release()
 
 
 class LakeTable(TimeSeriesTable):
     """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
 
-    def __init__(self, owner: TableOwner, name: str, lake: ColdTable) -> None:
-        super().__init__(lake)
-        self._owner = owner
+    is_keyed = False
+    """Whether its rows are those of an entity type, which are written by key."""
+
+    def __init__(
+        self, name: str, cold: ColdTable, hot: WalTable | FollowedTable, readers: OpenReaders
+    ) -> None:
+        super().__init__(cold)
         self.name = name
-        self.table_id = bytes.fromhex(lake.state().spec.table_id)
-        self.flush_lock = threading.Lock()
+        self._hot = hot
+        self._readers = readers
+        self._flush_lock = threading.Lock()
         self._gate = WriteGate()
         self._room = EntityLimit(self._list_held_entities)
         self._once = RequestLedger(self._requests)
-        self.is_keyed = ENTITIES_FEATURE in lake.state().spec.features
 
     @property
     def cold(self) -> ColdTable:
         """The table's files and log; `Unavailable` when its lake is closed."""
-        self._owner.check_open()
+        self._readers.check_open()
         return self._cold
 
     def info(self, at: At = None) -> dict[str, Any]:
@@ -180,7 +189,6 @@ class LakeTable(TimeSeriesTable):
 
     def _check_accepts_rows(self) -> None:
         spec = self.cold.state().spec
-        check_not_entities(spec, "write")
         if spec.overlap != "allow":
             raise Invalid(
                 "this table accepts whole buckets only, not single rows",
@@ -219,9 +227,10 @@ class LakeTable(TimeSeriesTable):
         except BaseException:
             self._room.settle(new, is_written=False)
             raise
-        outcome.add_done_callback(
-            lambda done: self._room.settle(new, is_written=_may_be_written(done))
-        )
+        if new:
+            outcome.add_done_callback(
+                lambda done: self._room.settle(new, is_written=_may_be_written(done))
+            )
         return outcome
 
     def _write_batch(
@@ -240,19 +249,9 @@ class LakeTable(TimeSeriesTable):
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.cold.append(reader, AppendOptions(overlap="allow", requests=requests))
             return _completed_future(batch.num_rows)
-        outcome: Future[int] = Future()
-        outcome.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
-
-        def answer(done: "Future[Lsn]") -> None:
-            error = done.exception()
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(batch.num_rows)
-
-        submitted = hot.submit(state.schema_id, batch, wait_s=wait_s, requests=requests)
-        submitted.add_done_callback(answer)
-        return outcome
+        return hot.submit(
+            state.schema_id, batch, wait_s=wait_s, requests=requests, result=batch.num_rows
+        )
 
     def _requests(self) -> Mapping[str, int]:
         """Return the idempotency keys that the table's log and its hot rows have."""
@@ -272,16 +271,31 @@ class LakeTable(TimeSeriesTable):
 
     def hot(self) -> WalTable:
         """Return the hot half, for writing; `Invalid` if the lake is read-only."""
-        return self._owner.hot(self.table_id)
+        self._readers.check_open()
+        if not isinstance(self._hot, WalTable):
+            raise read_only_error()
+        return self._hot
 
     def flush(self) -> Version:
         """Flush the hot rows into the lake; return the version that has them."""
-        self._owner.flush(self.name)
+        self.flush_hot()
         return self.version()
 
+    def flush_hot(self) -> Mark | None:
+        """Flush every row that is hot now; return the mark reached, or None if none was hot."""
+        hot = self.hot()
+        with self._flush_lock:
+            last = hot.snapshot().parts[-1:]
+            mark = flush(hot, self.cold)
+            # Rows may have been frozen by an earlier flush, before the caller's newest rows came.
+            while last and mark is not None and mark < last[0].mark:
+                mark = flush(hot, self.cold)
+        return mark
+
     def snapshot(self) -> HotSnapshot:
-        """Return the hot rows."""
-        return self._owner.snapshot(self)
+        """Return the hot rows, from memory or from the journal of another process."""
+        self._readers.check_open()
+        return self._hot.snapshot()
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
@@ -315,7 +329,7 @@ class LakeTable(TimeSeriesTable):
     ) -> RowReader:
         """Return the rows of one version as a stream; it ends when the lake is closed."""
         reader = super().scan(columns, where, start=start, end=end, at=at)
-        self._owner.keep(reader)
+        self._readers.keep(reader)
         return reader
 
     @contextmanager
@@ -324,7 +338,7 @@ class LakeTable(TimeSeriesTable):
         cold = self.cold
         pin = Pin(cold, version := cold.state(at).version)
         try:
-            self._owner.keep(pin)
+            self._readers.keep(pin)
             yield version
         finally:
             pin.release()
@@ -381,6 +395,12 @@ class WriteGate:
                 hint="try again",
                 waited_s=GATE_WAIT_S,
             )
+
+
+def read_only_error() -> Invalid:
+    """Return the error of a write to a lake that is open for reading only."""
+    hint = "connect without read_only, if no other process writes"
+    return Invalid("the lake is open for reading only", hint=hint)
 
 
 def _may_be_written(done: "Future[int]") -> bool:

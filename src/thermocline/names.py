@@ -8,7 +8,9 @@ Patterns are for `re.fullmatch`, or to be part of a longer pattern.
 """
 
 import re
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from thermocline.errors import Invalid
 
 Scope = Literal["ingest", "query", "admin"]
 SCOPES: tuple[str, ...] = get_args(Scope)
@@ -43,3 +45,25 @@ def is_table_name(name: str) -> bool:
 def is_tenant_name(name: str) -> bool:
     """Tell whether a tenant can have this name."""
     return re.fullmatch(TENANT_NAME, name) is not None
+
+
+def parse_id(value: Any) -> str:
+    """Return an entity's id; `Invalid` for null, for other values, and for invalid text.
+
+    A null in the set of dirty keys would hide every row. Ids that look the same are the same: no
+    white space at the ends, no control characters.
+    """
+    if not isinstance(value, str):
+        reason = "null" if value is None else type(value).__name__
+        raise _id_error("an id is text", reason)
+    if not value or len(value) > ENTITY_ID_LENGTH_MAX:
+        raise _id_error("an id has 1 to 255 characters", f"{len(value)} characters")
+    if value != value.strip() or not value.isprintable():
+        raise _id_error("an id is printable, without blanks at its ends", ascii(value)[:80])
+    return value
+
+
+def _id_error(expected: str, got: str) -> Invalid:
+    problem = {"pointer": "/id", "expected": expected, "got": got}
+    hint = "give printable text of 1 to 255 characters, without blanks at its ends"
+    return Invalid("invalid entity id", hint=hint, problems=[problem])

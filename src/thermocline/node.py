@@ -38,14 +38,13 @@ from thermocline.format import layout
 from thermocline.format.instant import NS_PER_US, TimeNs
 from thermocline.format.log.action import Mark
 from thermocline.format.log.commit_note import NoteHole
-from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.folder import read_identity
-from thermocline.hot.wal.follower import JournalFollower
+from thermocline.hot.wal.follower import FollowedTable, JournalFollower
 from thermocline.hot.wal.recovery import RecoveryReport
 from thermocline.hot.wal.repair.quarantine import RejectedFrame, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake import Lake, flush_table
-from thermocline.lake_table import LakeTable
+from thermocline.lake import Lake
+from thermocline.lake_table import LakeTable, read_only_error
 from thermocline.names import DEFAULT_TENANT
 from thermocline.query.worker.pool import QueryPool
 
@@ -65,7 +64,9 @@ class Node:
         is_read_only: bool = False,
         disk: Disk | None = None,
         now_ns: Callable[[], int] | None = None,
+        closes_with_lake: bool = False,
     ) -> None:
+        """With `closes_with_lake`, closing the default tenant's lake closes the node."""
         self._settings = settings or LakeSettings()
         self._disk = disk or OsDisk()
         self._is_read_only = is_read_only
@@ -73,6 +74,8 @@ class Node:
         self._tenants = TenantCatalog(root, self._disk)
         self._catalogs: dict[str, Catalog] = {}
         self._lakes: dict[str, Lake] = {}
+        self._table_names: dict[bytes, tuple[str, str]] = {}  # tenant and name by id
+        self._closes_with_lake = closes_with_lake
         self._process = os.getpid()
         self._lock = threading.RLock()
         self.pool = _open_query_pool(self._settings)
@@ -80,6 +83,7 @@ class Node:
         self._entities = _open_entity_half(
             self._settings, self._tenants.root, is_read_only=is_read_only
         )
+        self._wake = threading.Event()
         self._tier: WalTier | None = None
         self._follower: JournalFollower | None = None
         self.flush_error: ThermoclineError | None = None
@@ -92,10 +96,8 @@ class Node:
             self._follower = JournalFollower(self._disk, catalog.journal_folder)
         else:
             self._tier = self._open_journal()
-        self._wake = threading.Event()
         self._clock: threading.Thread | None = None
         if self._tier is not None:
-            self._tier.on_pressure = self._wake.set
             self._clock = threading.Thread(
                 target=self._run_clock, name="thermocline-flush", daemon=True
             )
@@ -103,16 +105,24 @@ class Node:
             if self._entities is not None:
                 self._entities.start_exports(self._list_exports)
         # A node that is not closed closes with the process. Its hot rows stay in the journal.
-        atexit.register(self.close, is_flushed=False)
+        atexit.register(self.close, flush=False)
 
     @property
     def tier(self) -> WalTier:
         """The journal and the hot rows; `Invalid` if the node is open for reading only."""
         self.check_open()
         if self._tier is None:
-            hint = "connect without read_only, if no other process writes"
-            raise Invalid("the lake is open for reading only", hint=hint)
+            raise read_only_error()
         return self._tier
+
+    @property
+    def query_pool(self) -> QueryPool:
+        """The workers that run queries; `Invalid` when queries run in this process."""
+        self.check_open()
+        if self.pool is None:
+            hint = "connect with query_workers"
+            raise Invalid("queries of this lake run in its own process", hint=hint)
+        return self.pool
 
     @property
     def export_error(self) -> ThermoclineError | None:
@@ -128,7 +138,12 @@ class Node:
         """Return the lake of a tenant; `NotFound` for an unknown tenant."""
         with self._lock:
             if tenant not in self._lakes:
-                self._lakes[tenant] = Lake(self, self._catalog(tenant), tenant)
+                self._lakes[tenant] = Lake(
+                    self,
+                    self._catalog(tenant),
+                    tenant,
+                    closes_node=self._closes_with_lake and tenant == DEFAULT_TENANT,
+                )
             return self._lakes[tenant]
 
     def tenants(self) -> list[str]:
@@ -141,11 +156,16 @@ class Node:
         self._tenants.create(name)
         return self.lake(name)
 
-    def snapshot(self, table_id: bytes) -> HotSnapshot:
-        """Return the hot rows of a table, from memory or from the journal of another process."""
+    def hot_table(
+        self, tenant: str, entry: CatalogEntry, cold: ColdTable
+    ) -> WalTable | FollowedTable:
+        """Return the hot half of a tenant's table, which a flush finds by its id from now on."""
+        table_id = bytes.fromhex(entry.table_id)
         if self._follower is not None:
-            return self._follower.snapshot(table_id)
-        return self.tier.table(table_id).snapshot()
+            return self._follower.table(table_id)
+        tier = self.tier
+        self._table_names[table_id] = tenant, entry.name
+        return tier.table(table_id, cold.state().marks.get(tier.source, Mark(0)))
 
     def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
         """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
@@ -182,13 +202,14 @@ class Node:
             self._catalog(tenant).check_names()
 
     def _table_mark(self, table_id: bytes, source: str) -> Mark | None:
-        return _find_mark(self._tables(), table_id, source)
+        tables = ((catalog, entry) for _, catalog, entry in self._tables())
+        return _find_mark(tables, table_id, source)
 
-    def _tables(self) -> Iterator[tuple[Catalog, CatalogEntry]]:
+    def _tables(self) -> Iterator[tuple[str, Catalog, CatalogEntry]]:
         for tenant in self._tenants:
             catalog = self._catalog(tenant)
-            for named in catalog:
-                yield catalog, named
+            for entry in catalog:
+                yield tenant, catalog, entry
 
     def flush(self) -> None:
         """Flush the hot rows of every table of every tenant.
@@ -203,7 +224,7 @@ class Node:
             if not hot.snapshot().parts:
                 continue
             try:
-                flush_table(self._find_table(hot.table_id))
+                self._find_table(hot.table_id).flush_hot()
             except ThermoclineError as error:
                 trouble = error  # go on with the other tables
         if trouble is not None:
@@ -244,14 +265,13 @@ class Node:
                     yield partial(_export, lake, name)
 
     def _find_table(self, table_id: bytes) -> LakeTable:
-        for tenant in self._tenants:
-            table = self.lake(tenant).by_id(table_id)
-            if table is not None:
-                return table
-        hint = "`thermocline journal inspect` shows the rows"
-        raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
+        if table_id not in self._table_names:
+            hint = "`thermocline journal inspect` shows the rows"
+            raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
+        tenant, name = self._table_names[table_id]
+        return self.lake(tenant).table(name)
 
-    def close(self, *, is_flushed: bool = True) -> None:
+    def close(self, *, flush: bool = True) -> None:
         """Flush, and close the journal. Rows that cannot be flushed stay in the journal.
 
         In a forked process this does nothing: the journal belongs to the parent process.
@@ -264,7 +284,7 @@ class Node:
             self._is_closing = True
         atexit.unregister(self.close)
         try:
-            if self._tier is not None and is_flushed:
+            if self._tier is not None and flush:
                 with suppress(Unavailable, Overloaded, Conflict):
                     self.flush()
         finally:
@@ -280,7 +300,7 @@ class Node:
             if self._tier is not None:
                 held.callback(self._tier.close)
             if self._entities is not None:
-                held.callback(self._entities.close, is_stopped=not self._is_read_only)
+                held.callback(self._entities.close, stop_embedded=not self._is_read_only)
             if self.pool is not None:
                 held.callback(self.pool.close)
             for lake in list(self._lakes.values()):
@@ -306,13 +326,15 @@ class Node:
             self._table_mark,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
+            on_pressure=self._wake.set,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
             if identity is None:
                 catalog.create_lake(tier.source)
-            for owner, named in self._tables():
-                _check_journal(tier, named, owner.table(named.name))
+            for tenant, owner, entry in self._tables():
+                self._table_names[bytes.fromhex(entry.table_id)] = tenant, entry.name
+                _check_journal(tier, entry, owner.table(entry.name))
         except BaseException:
             tier.close()
             raise
@@ -323,15 +345,10 @@ def open_lake(
     root: str | os.PathLike[str], settings: LakeSettings | None = None, **how: Any
 ) -> Lake:
     """Open a node and return its default tenant's lake; closing the lake closes the node."""
-    node = Node(os.fspath(root), settings, **how)
-    lake = node.lake()
-    lake.on_close = lambda is_flushed: node.close(is_flushed=is_flushed)
-    return lake
+    return Node(os.fspath(root), settings, closes_with_lake=True, **how).lake()
 
 
-def set_aside_frames(
-    root: str, *, is_dry_run: bool, disk: Disk | None = None
-) -> list[RejectedFrame]:
+def set_aside_frames(root: str, *, dry_run: bool, disk: Disk | None = None) -> list[RejectedFrame]:
     """Move the frames that belong to no table of a lake into its journal's quarantine.
 
     Returns these frames. Raises while a name of the lake is damaged: restore the name instead, and
@@ -355,7 +372,7 @@ def set_aside_frames(
         tables = ((catalog, named) for catalog in catalogs for named in catalog)
         return _find_mark(tables, table_id, source)
 
-    return set_aside(disk, catalogs[0].journal_folder, mark_of, is_dry_run=is_dry_run)
+    return set_aside(disk, catalogs[0].journal_folder, mark_of, dry_run=dry_run)
 
 
 def _find_mark(

@@ -185,7 +185,7 @@ class TimeSeriesTable:
 
     def retain(self, *, yes: bool = False) -> Version:
         """Delete the rows past the table's retention; `yes` allows deleting every row."""
-        return self.cold.retain(is_confirmed=check_flag(yes, "yes"))[0].version
+        return self.cold.retain(yes=check_flag(yes, "yes"))[0].version
 
     def restore(self, at: At) -> Version:
         """Restore the table to a version or instant, as a new version."""
@@ -389,7 +389,7 @@ class TimeSeriesTable:
         return vacuum(
             self.cold,
             grace_s=GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace"),
-            is_dry_run=check_flag(dry_run, "dry_run"),
+            dry_run=check_flag(dry_run, "dry_run"),
             allow_short_grace=check_flag(allow_short_grace, "allow_short_grace"),
             progress=check_function(progress, "progress"),
         )

@@ -15,7 +15,7 @@ def node(shell):
         table.write(ticks(1, 2))
         made.flush()
         table.write(ticks(3))
-        made.close(is_flushed=False)
+        made.close(flush=False)
     return shell
 
 

@@ -18,7 +18,7 @@ def node(shell):
     before = os.umask(0o077)
     with Node(str(shell.folder / "node"), calm()) as made:
         made.lake().create_table("m", time_column="ts", bucket="1h").write(ticks(1))
-        made.close(is_flushed=False)
+        made.close(flush=False)
     os.umask(before)
     return shell
 

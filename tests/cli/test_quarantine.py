@@ -20,7 +20,7 @@ def nameless(tmp_path):
     with Node(str(root)) as node:
         table = node.lake().create_table("a", time_column="ts", bucket="1h")
         table.write([{"ts": datetime(2024, 6, 1, tzinfo=UTC), "n": 1}])
-        node.close(is_flushed=False)
+        node.close(flush=False)
     (root / "names" / "a.json").rename(tmp_path / "a.json")
     (root / "tables").rename(tmp_path / "tables")
     return root

@@ -31,14 +31,14 @@ def root(tmp_path):
         node.flush()
         for lake, name in ((node.lake(), "a"), (node.lake(), "b"), (node.lake("acme"), "c")):
             lake.table(name).write(rows(2, start=3))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     return root
 
 
 def count(root, name="a", tenant="default"):
     with Node(str(root)) as node:
         answer = node.lake(tenant).sql(f"select count(*) as n from {name}")
-        node.close(is_flushed=False)
+        node.close(flush=False)
         return answer.to_pylist()[0]["n"]
 
 
@@ -103,7 +103,7 @@ def test_D05_a_deleted_name_whose_rows_are_all_in_the_journal_refuses_the_start(
     root = tmp_path / "lake"
     with Node(str(root)) as node:
         node.lake().create_table("a", time_column="ts", bucket="1h").write(rows(4))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     (root / "names" / "a.json").rename(tmp_path / "a.json")
     assert "names/" in refused(root).hint
     assert "--set-aside" in refused(root).hint
@@ -116,15 +116,15 @@ def test_D05_rows_of_a_table_without_a_name_are_set_aside_when_a_person_says_so(
     with Node(str(root)) as node:
         node.lake().create_table("a", time_column="ts", bucket="1h").write(rows(4))
         node.lake().create_table("b", time_column="ts", bucket="1h").write(rows(2))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     folder = root / Catalog(str(root)).find_entry("a").folder
     (root / "names" / "a.json").rename(tmp_path / "a.json")
     with pytest.raises(Corruption, match="no name"):
-        set_aside_frames(str(root), is_dry_run=False)
+        set_aside_frames(str(root), dry_run=False)
     folder.rename(tmp_path / "folder")
-    assert len(set_aside_frames(str(root), is_dry_run=True)) == 1
+    assert len(set_aside_frames(str(root), dry_run=True)) == 1
     assert "--set-aside" in refused(root).hint
-    assert len(set_aside_frames(str(root), is_dry_run=False)) == 1
+    assert len(set_aside_frames(str(root), dry_run=False)) == 1
     assert count(root, "b") == 2
     (tmp_path / "folder").rename(folder)
     (tmp_path / "a.json").rename(root / "names" / "a.json")

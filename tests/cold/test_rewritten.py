@@ -235,7 +235,7 @@ def test_the_inputs_of_a_rewrite_go_with_a_vacuum_and_its_outputs_stay(table):
     before = content(table)
     old = {segment.path for segment in table.state().segments}
     begin(table)()
-    done = vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    done = vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert old <= set(done.files)
     assert content(table) == before
     assert_sound(table)

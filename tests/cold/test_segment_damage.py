@@ -212,16 +212,16 @@ def test_D01_a_warm_reader_sees_a_bit_that_is_flipped_later(prices):
 def test_D01_a_query_worker_refuses_a_damaged_segment_and_answers_once_it_is_restored(prices):
     path = segment_file(prices)
     whole = path.read_bytes()
-    tables = {"t": TableRef("t", prices.root())}
-    with QueryPool(lambda: tables, workers=1) as pool:
+    tables = [TableRef("t", prices.root())]
+    with QueryPool(workers=1) as pool:
         query = "select count(close) as n from t"
-        assert pool.sql(query)["n"].to_pylist() == [COUNT]
+        assert pool.sql(query, tables=tables)["n"].to_pylist() == [COUNT]
         flip(path, 1000)
         with pytest.raises(Corruption, match="not those that were committed") as raised:
-            pool.sql(query)
+            pool.sql(query, tables=tables)
         assert raised.value.facts["path"] in str(path)
         path.write_bytes(whole)
-        assert pool.sql(query)["n"].to_pylist() == [COUNT]
+        assert pool.sql(query, tables=tables)["n"].to_pylist() == [COUNT]
 
 
 def test_T21_another_file_of_the_same_size_and_time_is_refused(prices):

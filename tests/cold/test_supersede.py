@@ -165,7 +165,7 @@ def test_an_export_goes_onto_columns_and_expiries_that_landed_meanwhile(table):
     export(table, {"a": 1})
     waiting = hand(table, {"a": 2}, change=2)
     table.adopt_columns(COLUMNS.append(pa.field("more", pa.string())), evolve=True)
-    vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     table.commit_export(waiting)
     assert held(table) == {"a": 2}
 

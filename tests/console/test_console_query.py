@@ -327,7 +327,7 @@ def test_A02_a_key_without_the_scope_is_refused_on_its_screen_alone(watched, loc
         page = one.open("#/keys")
         page.get_by_label("Key", exact=True).fill(key)
         page.get_by_role("button", name="Use this key").click()
-        page.get_by_text("This key may not see this").wait_for()
+        page.get_by_text("This key does not allow this").wait_for()
         one.go("#/entities")
         page.get_by_text("This node keeps no entities").wait_for()
         one.go("#/jobs")

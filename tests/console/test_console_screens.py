@@ -193,7 +193,7 @@ def test_the_gap_of_an_entity_is_found_on_the_picture_and_copied_as_sql_that_fin
         )
         page.get_by_role("button", name="Copy backfill").first.click()
         one.until("navigator.clipboard.readText().then((text) => text.includes('backfill'))")
-        page.get_by_role("button", name="Look closer").click()
+        page.get_by_role("button", name="Zoom in here").click()
         one.until("location.hash.includes('start=')")
         one.settled()
 

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from contract.made import contract_of
-from thermocline.contract.document.key import parse_id
 from thermocline.contract.schema.register import parse_contract
 from thermocline.errors import Invalid
+from thermocline.names import parse_id
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 

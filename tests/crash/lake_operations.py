@@ -324,11 +324,11 @@ class Life:
 
     def leave(self, name: str = "", how_many: int = 0) -> None:
         """Close the lake with its rows hot."""
-        self.lake.close(is_flushed=False)
+        self.lake.close(flush=False)
 
     def reopen(self, name: str = "", how_many: int = 0) -> None:
         """Close the lake and open it again."""
-        self.lake.close(is_flushed=False)
+        self.lake.close(flush=False)
         self.lake = self._open(self.disk)
 
 
@@ -379,7 +379,7 @@ class Looker:
     def __init__(self, lake_disk: SimDisk) -> None:
         lake = opened(lake_disk.clone())
         self._roots = {name: lake.table(name).root() for name in TABLES}
-        self._names = {lake.table(name).table_id: name for name in TABLES}
+        self._names = {lake.table(name).hot().table_id: name for name in TABLES}
         abandon(lake)
         self._hashes: dict[int, tuple[object, int]] = {}
         self._sorted: dict[int, tuple[object, list[tuple[str, int]]]] = {}

@@ -54,7 +54,7 @@ def _changed(table: ColdTable) -> object:
 
 
 def _vacuumed(table: ColdTable) -> object:
-    return vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    return vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
 
 
 OPERATIONS = [
@@ -160,7 +160,7 @@ def check_whole(disk: SimDisk) -> None:
     table = opened(disk)
     assert [f for f in fsck(table).findings if not f.is_harmless] == []
     table.append(rows([100], "LATER").to_reader(), AppendOptions())
-    vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     again = opened(disk)
     found = fsck(again).findings
     assert [f for f in found if f.kind == "orphan" or not f.is_harmless] == []

@@ -5,10 +5,14 @@ is flipped for a query; the other ways of damage are tried with every question. 
 tries random damages.
 """
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from crash.damage import (
     KINDS,
+    MEMORY_FOLDER,
     QUESTIONS,
     build_world,
     chosen_damages,
@@ -22,9 +26,10 @@ ASKED_OF_EVERY_FLIP = ("open", "query", "gaps")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A lake with every kind of file."""
-    return build_world(tmp_path_factory.mktemp("damage"))
+def world():
+    """A lake with every kind of file, in memory, because these tests test no disk."""
+    with tempfile.TemporaryDirectory(prefix="thermocline-damage-", dir=MEMORY_FOLDER) as folder:
+        yield build_world(Path(folder))
 
 
 def test_the_lake_of_these_tests_has_every_kind_of_file_and_no_other(world):

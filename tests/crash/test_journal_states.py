@@ -364,8 +364,8 @@ def skips_a_bad_frame(reading, end):
         frame = RIGHT_NEXT(reading, end)
     if frame is not None:
         return frame
-    reading._hold(1 << 20)
-    rest = reading._held[reading._start :]
+    reading._fill_buffer(1 << 20)
+    rest = reading._buffer[reading._start :]
     place = rest.find(FRAME_MAGIC, 1)
     while place >= 0:
         header = decode_frame_header(JOURNAL_ID, rest, place)
@@ -382,7 +382,7 @@ def drops_an_unopenable_file(reader):
     """Leave out a file whose header is bad."""
     found = []
     for number in list_file_numbers(reader._disk, FOLDER):
-        size_bytes, header = reader._header(file_path(FOLDER, number))
+        size_bytes, header = reader._read_header(file_path(FOLDER, number))
         if header is not None:
             found.append((file_path(FOLDER, number), header, size_bytes))
     ends = [header.previous_end for _, header, _ in found[1:]]

@@ -15,7 +15,6 @@ from crash.lake_operations import Life, Looker, made_disk, opened, read, write_b
 from crash.test_lake_power_cut import Cuts
 from fixtures import sim_states
 from thermocline import flush as flush_module
-from thermocline import lake as lake_module
 from thermocline import lake_table
 from thermocline.cold.change.flush_plan import FlushPlanner
 from thermocline.cold.log.commit_log import CommitLog
@@ -208,7 +207,7 @@ def trims_before_the_commit(patch):
         return real(hot, table)
 
     real = flush_module.flush
-    patch.setattr(lake_module, "flush", flush)
+    patch.setattr(lake_table, "flush", flush)
 
 
 def retires_before_the_commit(patch):
@@ -223,7 +222,7 @@ def retires_before_the_commit(patch):
         hot.retire(frozen.mark)
         return frozen.mark
 
-    patch.setattr(lake_module, "flush", flush)
+    patch.setattr(lake_table, "flush", flush)
 
 
 def pairs_with_the_newest_version(patch):

@@ -166,7 +166,7 @@ def test_F06_what_comes_while_a_flush_is_under_way_is_in_one_half_of_every_readi
 def test_F07_of_two_flushers_one_finds_nothing_left_at_whatever_call_they_meet():
     for call in range(1, CALLS_MAX):
         life = begun()
-        hot = life.lake.hot(life.lake.table(TABLE).table_id)
+        hot = life.lake.table(TABLE).hot()
         struck = strike_at(
             life, call, lambda life=life, hot=hot: flush(hot, life._beside(TABLE)), in_the_table
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 INNER = {"tier", "by_id", "cold", "hot", "snapshot", "close_session", "register_view"}
-INNER |= {"check_open", "keep", "release_pins"}
+INNER |= {"check_open", "keep", "release_pins", "write_one", "write_many", "read_page"}
 """What other parts of the package use and no user needs."""
 BEGIN, END = "<!-- made by tests/docs/public_api.py -->", "<!-- end -->"
 
@@ -32,9 +32,11 @@ def classes():
 
 
 def methods(kind):
-    """Return the public names of a class that it has itself, with signature and first sentence."""
+    """Return the public names of a class that no other listed class has, with texts."""
+    listed = {one for one, _ in classes().values()} - {kind}
+    bases = [one for one in kind.__mro__ if one not in listed]
     found = {}
-    for name, member in vars(kind).items():
+    for name, member in {n: m for one in reversed(bases) for n, m in vars(one).items()}.items():
         if name.startswith("_") or name in INNER:
             continue
         is_property = isinstance(member, property)

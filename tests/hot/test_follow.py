@@ -107,7 +107,7 @@ def test_an_older_copy_of_the_watermark_never_makes_an_answer_short(is_closed, f
     for n in (1, 2):
         table.write(ticks(n))
     if is_closed:
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     disk.overwrite(path, before)
     with pytest.raises(Corruption) as caught:
         read(disk)

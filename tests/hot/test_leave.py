@@ -211,7 +211,7 @@ def test_rows_written_and_read_beside_it_are_there_once(tmp_path):
         table.flush()
         assert lake.tier._journal.number > 1, "no file was left"
         assert lake_numbers(table) == sorted(acknowledged)
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     with connect(tmp_path / "lake") as again:
         assert again.node.recovered.rows == 0
         assert lake_numbers(again.table("m")) == sorted(acknowledged)

@@ -210,7 +210,7 @@ if not child:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 for seq in range(2, 6):
     table.write([{"ts": "2024-06-01", "seq": seq}])
-lake.close(is_flushed=False)
+lake.close(flush=False)
 """
 
 

@@ -152,7 +152,7 @@ def test_W10_W11_a_full_disk_refuses_writes_keeps_reads_and_heals_without_a_rest
     small.empty()
     table.write(wide_rows(last + 1))
     assert [s for s in seqs(lake) if s < 1000] == list(range(1, last + 2))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     assert all(p.stat().st_size for p in Path(f"{small.root}/lake/journal").glob("*.wal"))
     with small.open() as lake:
         found = seqs(lake)
@@ -172,7 +172,7 @@ def test_W10_a_lake_that_nobody_owns_is_read_on_a_full_disk_and_written_when_the
     as_it_is = f"{small.root}/as-it-is"
     if end == "died":
         shutil.copytree(f"{small.root}/lake", as_it_is)
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     if end == "closed":
         shutil.copytree(f"{small.root}/lake", as_it_is)
     small.fill()
@@ -278,7 +278,7 @@ def test_W20_a_full_queue_refuses_at_once_and_drops_nothing_that_it_took(tmp_pat
     assert all("wait to be written" in error.message and error.hint for error in refused)
     assert len(taken) == 4, "one was on its way, three had room to wait"
     assert seqs(lake) == [0, *sorted(taken)]
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     with tc.connect(tmp_path / "lake") as lake:
         assert seqs(lake) == [0, *sorted(taken)]
 
@@ -343,7 +343,7 @@ def test_W21_of_requests_written_together_only_the_bad_ones_fail_and_one_sync_se
     assert {name for name, answer in answers.items() if answer != 1} == set(BAD_ROWS)
     assert disk.syncs - before <= 4, "the good ones were not written together"
     assert seqs(lake) == list(range(13))
-    lake.close(is_flushed=False)
+    lake.close(flush=False)
     with tc.connect(tmp_path / "lake") as lake:
         assert seqs(lake) == list(range(13))
 

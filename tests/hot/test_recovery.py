@@ -112,13 +112,13 @@ def test_W22_a_start_changes_no_frame_so_that_the_next_one_finds_the_same(left):
     tier.close()
 
 
-def set_frames_aside(disk, *, known=(PRICES, TRADES), is_dry_run=False):
+def set_frames_aside(disk, *, known=(PRICES, TRADES), dry_run=False):
     """Do what a person does who starts without the rows that no table can take."""
 
     def mark_of(table_id, source):
         return Mark(0) if table_id in known else None
 
-    return set_aside(disk, FOLDER, mark_of, is_dry_run=is_dry_run)
+    return set_aside(disk, FOLDER, mark_of, dry_run=dry_run)
 
 
 def undecodable():
@@ -149,7 +149,7 @@ def test_D05_a_frame_of_a_table_without_a_name_refuses_the_start_and_changes_not
 
 
 def test_W18_D11_a_frame_that_a_person_set_aside_is_kept_with_its_bytes_and_counted(left):
-    (told,) = set_frames_aside(left, known=(PRICES,), is_dry_run=True)
+    (told,) = set_frames_aside(left, known=(PRICES,), dry_run=True)
     assert not any(QUARANTINE_NAME in path for path in left.tree())
     assert set_frames_aside(left, known=(PRICES,)) == [told]
     assert set_frames_aside(left, known=(PRICES,)) == [], "it is there already"

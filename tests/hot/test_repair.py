@@ -38,7 +38,7 @@ NOW_NS = 1_800_000_000 * 10**9
 
 
 def repaired(disk):
-    return repair(disk, FOLDER, is_dry_run=False, now_ns=lambda: NOW_NS)
+    return repair(disk, FOLDER, dry_run=False, now_ns=lambda: NOW_NS)
 
 
 def without_locks(disk):
@@ -78,7 +78,7 @@ def test_a_look_changes_nothing_and_takes_no_lock():
     lock = disk.lock(f"{FOLDER}/lock", b"9")
     before, mutations = disk.tree(), list(disk.mutations)
     assert not inspect(disk, FOLDER).is_sound
-    repair(disk, FOLDER, is_dry_run=True)
+    repair(disk, FOLDER, dry_run=True)
     assert disk.tree() == before
     assert disk.mutations == mutations
     lock.release()
@@ -722,7 +722,7 @@ def test_a_journal_on_a_real_disk_is_repaired(tmp_path):
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    told = repair(OsDisk(), str(folder), is_dry_run=False)
+    told = repair(OsDisk(), str(folder), dry_run=False)
     assert told.lost_lsns == 1
     assert inspect(OsDisk(), str(folder)).is_sound
     assert [Path(path).read_bytes() for path in told.quarantined] == [bytes(data)]

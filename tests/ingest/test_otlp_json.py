@@ -164,7 +164,7 @@ def test_I17_of_a_key_that_comes_twice_the_last_counts():
 
 
 def test_I17_two_members_of_one_choice_are_invalid():
-    with pytest.raises(Invalid, match="two members of one choice"):
+    with pytest.raises(Invalid, match="two members of one `oneof`"):
         decoded("metrics", gauge(asInt=1, asDouble=1.0))
 
 

@@ -233,7 +233,7 @@ class TableMachine(RuleBasedStateMachine):
     def retain(self, handle, cut_off):
         now_ns, self.now_ns = self.now_ns, (JUNE_US + (cut_off + KEEPS_H) * HOUR_US) * 1_000
         self.now_ns -= NS_PER_S
-        state, _ = self.handles[handle].retain(is_confirmed=True)
+        state, _ = self.handles[handle].retain(yes=True)
         self.now_ns = now_ns
         rows = {n: row for n, row in self.content.rows.items() if row.hour >= cut_off}
         self.became(state.version, replace(self.content, rows=rows))
@@ -293,7 +293,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(handle=st.integers(0, 1))
     def vacuum(self, handle):
         newest = max(self.versions)
-        vacuum(self.handles[handle], grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(self.handles[handle], grace_s=0, dry_run=False, allow_short_grace=True)
         state = self.handles[handle].state()
         self.became(state.version, self.content)
         assert state.oldest <= newest

@@ -89,7 +89,7 @@ def test_ranges_are_counted_held_and_missing_as_in_a_set(one, way, edges):
     buckets, asked = way(one), set(range(first, end))
     assert buckets.count(first, end) == len(one & asked)
     assert buckets.holds_all(first, end) == (asked <= one)
-    assert pairs(buckets.missing(first, end)) == runs_in(asked - one)
+    assert pairs(buckets.missing_runs(first, end)) == runs_in(asked - one)
     assert pairs(buckets.runs()) == runs_in(one)
     assert as_set(Buckets.from_range(first, end)) == asked
 
@@ -98,7 +98,7 @@ def test_ranges_are_counted_held_and_missing_as_in_a_set(one, way, edges):
 def test_gaps_of_many_sets_at_once_are_the_gaps_of_each(drawn, edges):
     first, end = edges
     parts = [way(one) for one, way in drawn]
-    runs = find_runs([part.serialized() for part in parts])
+    runs = find_runs([part.to_bytes() for part in parts])
     held = [(int(o), int(f) - BIAS, int(e) - BIAS) for o, f, e in _rows(runs)]
     assert held == [(o, *run) for o, (one, _) in enumerate(drawn) for run in runs_in(one)]
     holes = invert_runs(runs, len(parts), first + BIAS, end + BIAS)

@@ -169,7 +169,7 @@ class LakeMachine(RuleBasedStateMachine):
 
     @rule(is_flushed=st.booleans())
     def reopen(self, is_flushed):
-        self.lake.close(is_flushed=is_flushed)
+        self.lake.close(flush=is_flushed)
         self.started()
 
     @rule(is_power_cut=st.booleans())

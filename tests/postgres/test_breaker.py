@@ -25,22 +25,30 @@ def breaker(clock):
 
 def fail(breaker, times):
     for _ in range(times):
-        breaker.admit()
-        breaker.record_failure()
+        with breaker.attempt():
+            breaker.record_failure()
+
+
+def succeed(breaker):
+    with breaker.attempt():
+        breaker.record_success()
+
+
+def refused(breaker):
+    with pytest.raises(Unavailable) as caught, breaker.attempt():
+        pass
+    return caught.value
 
 
 def test_it_opens_after_failures_in_a_row_and_says_when_to_come_back(breaker):
     fail(breaker, 3)
     assert breaker.state == "open"
-    with pytest.raises(Unavailable) as caught:
-        breaker.admit()
-    assert 0 < caught.value.facts["retry_after_s"] <= 1.0
+    assert 0 < refused(breaker).facts["retry_after_s"] <= 1.0
 
 
 def test_a_success_in_between_starts_the_count_again(breaker):
     fail(breaker, 2)
-    breaker.admit()
-    breaker.record_success()
+    succeed(breaker)
     fail(breaker, 2)
     assert breaker.state == "closed"
 
@@ -49,29 +57,34 @@ def test_after_a_while_one_may_try_and_the_others_may_not(breaker, clock):
     fail(breaker, 3)
     clock.now_s += 1.0
     assert breaker.state == "half_open"
-    breaker.admit()
-    with pytest.raises(Unavailable):
-        breaker.admit()
-    breaker.record_success()
+    with breaker.attempt():
+        assert refused(breaker)
+        breaker.record_success()
     assert breaker.state == "closed"
-    breaker.admit()
+    succeed(breaker)
+
+
+def test_an_attempt_that_learned_nothing_leaves_the_next_one_free(breaker, clock):
+    fail(breaker, 3)
+    clock.now_s += 1.0
+    with breaker.attempt():
+        assert refused(breaker)
+    succeed(breaker)
+    assert breaker.state == "closed"
 
 
 def test_a_try_that_fails_opens_it_for_twice_as_long_up_to_a_limit(breaker, clock):
     fail(breaker, 3)
     for open_s in (1.0, 2.0, 4.0, 4.0):
         clock.now_s += open_s - 0.01
-        with pytest.raises(Unavailable):
-            breaker.admit()
+        assert refused(breaker)
         clock.now_s += 0.02
-        breaker.admit()
-        breaker.record_failure()
+        fail(breaker, 1)
 
 
 def test_a_clock_that_is_set_back_keeps_nobody_out(breaker, clock):
     # The clock given in production is monotonic: this is what would happen with another.
     fail(breaker, 3)
     clock.now_s += 1.0
-    breaker.admit()
-    breaker.record_success()
+    succeed(breaker)
     assert breaker.state == "closed"

@@ -279,7 +279,7 @@ def test_there_is_one_place_and_only_one(places):
 
 
 def test_a_folder_without_a_server_cannot_be_stopped(tmp_path):
-    with pytest.raises(NotFound, match="has no PostgreSQL"):
+    with pytest.raises(NotFound, match="there is no PostgreSQL server"):
         stop_server(str(tmp_path))
 
 

@@ -16,6 +16,7 @@ from thermocline.contract.schema.register import parse_contract
 from thermocline.hot.postgres.export import arrow_rows
 from thermocline.hot.postgres.export.arrow_rows import cold_rows
 from thermocline.hot.postgres.schema.layout import HotColumn, Layout, wide_type
+from thermocline.hot.postgres.store.store import record_of
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
@@ -36,7 +37,7 @@ def stored(pool, layout, documents, moved):
     rests, values = [], []
     for document, is_moved in zip(documents, moved, strict=True):
         kept = layout.contract.validate(document)
-        record = layout.record_of("k", 1, 1, kept)
+        record = record_of(layout, "k", 1, 1, kept)
         rests.append(encode_text(record["rest"] if is_moved else kept))
         values.append(
             [
@@ -55,7 +56,7 @@ def stored(pool, layout, documents, moved):
 
 def by_documents(layout, rows):
     """Return the contract's columns of rows, made of one careful document after the other."""
-    form = replace(layout._form(1), quick=None)
+    form = replace(layout._reader(1), quick=None)
     documents = [form.documents([[one] for one in row[5:]], [row[4]])[0] for row in rows]
     return layout.contract.arrow_rows(documents)
 

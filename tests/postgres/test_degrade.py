@@ -193,15 +193,15 @@ def test_P08_a_restart_in_the_middle_of_a_query_is_refused_or_marked(own_postgre
     entities.create(account(1), "a")
     exported = entities.export()
     entities.replace("a", account(2))
-    snapshot = entities.source.dirty.snapshot
+    snapshot = entities.source.snapshot
     started_then = snapshot().token[1]
 
     def killed():
-        entities.source.dirty.snapshot = snapshot
+        entities.source.snapshot = snapshot
         own_postgres.kill()
         return snapshot()
 
-    entities.source.dirty.snapshot = killed
+    entities.source.snapshot = killed
     with pytest.raises(Unavailable):
         entities.scan()
     marked = entities.scan(["_id", "balance"], mode="best_effort")
@@ -344,4 +344,4 @@ def test_P04_an_exporter_killed_at_any_step_is_finished_by_another_process(
     other = another()
     other.export()
     assert balances(other) == cold_balances(other) == {"a": 2}
-    assert other.source.dirty.pressure().changes == 0
+    assert other.source.pressure().changes == 0

@@ -58,12 +58,12 @@ def test_a_snapshot_has_every_dirty_key_once_and_the_rows_of_those_that_live(acc
 def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
     accounts.create(account(1), "a")
     for _ in range(20):
-        first = accounts.source.dirty.snapshot()
+        first = accounts.source.snapshot()
         with monkeypatch.context() as blind:
             blind.setattr(dirty, "_changed_keys", None)  # would fail if it were asked
             blind.setattr(dirty, "_read_live_rows", None)
             try:
-                second = accounts.source.dirty.snapshot()
+                second = accounts.source.snapshot()
                 break
             except TypeError:
                 continue  # another test's transaction on this server: it was no unchanged moment
@@ -77,7 +77,7 @@ def test_an_unchanged_moment_is_not_read_again(accounts, monkeypatch):
 def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
     for key in "abc":
         accounts.create(account(1), key)
-    accounts.source.dirty.snapshot()
+    accounts.source.snapshot()
     accounts.replace("b", account(2))
     accounts.delete("c")
     fetched = []
@@ -87,23 +87,23 @@ def test_only_what_changed_since_is_fetched(accounts, monkeypatch):
         "_read_live_rows",
         lambda c, layout, keys: fetched.append(keys) or live_rows(c, layout, keys),
     )
-    assert told(accounts.source.dirty.snapshot()) == (["a", "b", "c"], {"a": 1, "b": 2})
+    assert told(accounts.source.snapshot()) == (["a", "b", "c"], {"a": 1, "b": 2})
     assert fetched == [["b", "c"]]
 
 
 def test_P02_a_change_that_commits_late_is_found_though_its_number_is_low(accounts, pool, tenant):
     slow = held_change(pool, tenant, "slow", 1)
     accounts.create(account(2), "quick")
-    assert told(accounts.source.dirty.snapshot()) == (["quick"], {"quick": 2})
+    assert told(accounts.source.snapshot()) == (["quick"], {"quick": 2})
     slow.__exit__(None, None, None)
-    assert told(accounts.source.dirty.snapshot()) == (["quick", "slow"], {"quick": 2, "slow": 1})
+    assert told(accounts.source.snapshot()) == (["quick", "slow"], {"quick": 2, "slow": 1})
 
 
 @pytest.mark.own_server
 def test_asking_by_the_highest_number_would_have_missed_it(accounts, pool, tenant, monkeypatch):
     slow = held_change(pool, tenant, "slow", 1)
     accounts.create(account(2), "quick")
-    accounts.source.dirty.snapshot()
+    accounts.source.snapshot()
     slow.__exit__(None, None, None)
 
     def by_number(connection, layout, since):
@@ -111,7 +111,7 @@ def test_asking_by_the_highest_number_would_have_missed_it(accounts, pool, tenan
         return dirty.pa.array([row[0] for row in connection.execute(query)], dirty.pa.string())
 
     monkeypatch.setattr(dirty, "_changed_keys", by_number)
-    wrong = told(accounts.source.dirty.snapshot())
+    wrong = told(accounts.source.snapshot())
     assert wrong == (["quick"], {"quick": 2})  # the wrong code: an acknowledged write is not read
 
 
@@ -130,7 +130,7 @@ def test_whatever_is_done_the_remembered_snapshot_is_the_fresh_one(accounts, ano
         elif act == "other":
             other.replace(key, account(turn))
         if chance.random() < 0.7:
-            remembered, fresh = accounts.source.dirty.snapshot(), afresh(accounts)
+            remembered, fresh = accounts.source.snapshot(), afresh(accounts)
             assert told(remembered) == told(fresh)
             assert remembered.head == fresh.head
 
@@ -141,7 +141,7 @@ def test_many_threads_may_ask_at_once(accounts):
     found = []
 
     def ask():
-        found.extend(told(accounts.source.dirty.snapshot()) for _ in range(10))
+        found.extend(told(accounts.source.snapshot()) for _ in range(10))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:

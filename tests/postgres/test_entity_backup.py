@@ -39,7 +39,7 @@ def lake(tmp_path, postgres_dsn):
         accounts.delete("d")
         lake.register("sale", SALE).create({"day": "2026-01-01", "note": "é"}, "s")
         yield lake
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
 
 
 def documents(lake):
@@ -102,7 +102,7 @@ def test_a_load_that_died_before_its_files_were_removed_is_finished(
     shutil.copytree(files, tmp_path / "left")
     with open_lake(tmp_path / "back", settings(other_dsn)) as back:
         back.entity("account").patch("a", {"cents": 7})
-        back.close(is_flushed=False)
+        back.close(flush=False)
     shutil.copytree(tmp_path / "left", files, dirs_exist_ok=True)
     with open_lake(tmp_path / "back", settings(other_dsn)) as back:
         assert back.entity("account").read("a").document["cents"] == 7
@@ -114,13 +114,13 @@ def test_a_postgres_that_has_other_entities_is_not_loaded_over(
 ):
     with open_lake(tmp_path / "another", settings(other_dsn)) as another:
         another.register("account", ACCOUNT).create({"owner": "x", "cents": 1}, "x")
-        another.close(is_flushed=False)
+        another.close(flush=False)
     copied(lake, postgres_dsn, tmp_path / "copy")
     restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     with open_lake(tmp_path / "back", settings(other_dsn)) as back:
         with pytest.raises(Conflict, match="other entities"):
             back.entity("account")
-        back.close(is_flushed=False)
+        back.close(flush=False)
     with open_lake(tmp_path / "another", settings(other_dsn)) as another:
         assert another.entity("account").read("x") is not None
 

@@ -33,13 +33,13 @@ from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.catalog import Catalog
 from thermocline.entity import history as history_room
 from thermocline.entity import table as table_room
-from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Invalid, NotFound, Unsupported
 from thermocline.hot.postgres.export import dirty
 from thermocline.hot.postgres.export.evict import delete_clean, lock_clean
 from thermocline.hot.postgres.session.transaction import Isolation
-from thermocline.hot.postgres.store import statement
+from thermocline.hot.postgres.store import store as store_module
 from thermocline.hot.postgres.store.operation import Operation, OperationKind
 
 __all__ = ["accounts", "another", "entity_types"]
@@ -200,7 +200,7 @@ def test_P15_a_reading_in_two_statements_would_see_half_of_a_transfer(accounts, 
             return found
 
         run = pool.run
-        accounts.source.dirty._last = None
+        accounts.source._last = None
         monkeypatch.setattr(dirty, "_changed_keys", transfer)
         with monkeypatch.context() as patch:
             weak = {} if isolation is None else {"isolation": isolation}
@@ -388,7 +388,7 @@ def test_a_history_begins_with_the_oldest_version_that_is_kept(accounts):
     accounts.export()
     accounts.replace("a", account(2))
     second = accounts.export()
-    vacuum(accounts.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(accounts.table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert [one.ver for one in accounts.history("a")] == [2]
     assert accounts.history("a")[0].version == second.version
 
@@ -400,14 +400,14 @@ def test_a_version_that_was_vacuumed_before_postgres_followed_is_rolled_past(acc
     dies(accounts.source, "retire", after=False)
     with pytest.raises(Died):
         accounts.export()
-    vacuum(accounts.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(accounts.table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert balances(accounts) == {"a": 2}
     assert accounts.view().hides.to_pylist() == []
 
 
 def vacuumed_now(entities):
     """Remove all files that no kept version names, however young they are."""
-    return vacuum(entities.table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    return vacuum(entities.table, grace_s=0, dry_run=False, allow_short_grace=True)
 
 
 def test_a_reading_keeps_the_files_of_its_version_from_a_vacuum(accounts, another, monkeypatch):
@@ -524,7 +524,7 @@ def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
     accounts.create(account(1), "a")
     accounts.export()
     assert accounts.evict(datetime.now(UTC) + timedelta(hours=1)) == 1
-    other, real = another(), statement.locate_keys
+    other, real = another(), store_module.locate_keys
     others = []
 
     def beaten(*key):
@@ -533,7 +533,7 @@ def test_an_evicted_row_that_somebody_else_brings_back_is_still_there(
             others.append(other.patch("a", {"balance": 5}))
         return real(*key)
 
-    monkeypatch.setattr(statement, "locate_keys", beaten)
+    monkeypatch.setattr(store_module, "locate_keys", beaten)
     assert write(accounts).ver == 3
     assert others[1].ver == 2
 

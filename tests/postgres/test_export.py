@@ -26,8 +26,8 @@ from thermocline.cold.catalog import Catalog
 from thermocline.cold.change.export_plan import ExportPlanner, find_flush_note
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.export import EXPORT_TRIES_MAX, roll_forward
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Conflict, Corruption, Overloaded, Unavailable
 from thermocline.format.log.change_ids import decode_changes
@@ -42,7 +42,7 @@ __all__ = ["accounts", "another", "entity_types"]
 
 def changes_left(entities):
     """Return how many changes wait for an export."""
-    return entities.source.dirty.pressure().changes
+    return entities.source.pressure().changes
 
 
 def run_between(owner, name, act):
@@ -526,7 +526,7 @@ def test_P23_writes_of_a_restored_postgres_are_never_taken_for_exported_ones(acc
     accounts.store.replace("a", account(3))  # bears the number of the change that was exported
     with pytest.raises(Corruption):
         accounts.export()
-    assert accounts.source.dirty.pressure().changes == 1
+    assert accounts.source.pressure().changes == 1
 
 
 def test_P23_a_copy_made_between_claim_and_mark_goes_on_where_it_was(accounts, backups):

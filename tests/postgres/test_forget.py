@@ -3,7 +3,7 @@
 import pytest
 
 from postgres.entity_verbs import account, accounts, another, balances, entity_types
-from thermocline.entity.change_limit import EntitySettings
+from thermocline.entity.table import EntitySettings
 from thermocline.errors import Conflict, Overloaded
 from thermocline.hot.postgres.export.forget import forget
 
@@ -50,7 +50,7 @@ def test_a_key_that_is_dirty_or_moved_is_not_forgotten(accounts, another):
     accounts.create(account(1), "moved")
     accounts.create(account(1), "dirty")
     accounts.export()
-    accounts.evict(accounts.source.dirty.find("moved").taken_at)
+    accounts.evict(accounts.source.find("moved").taken_at)
     accounts.delete("dirty")
     assert forget(accounts.store, 0) == 0
     assert [key for key, _ in remembered(accounts)] == ["dirty", "moved"]

@@ -39,7 +39,7 @@ def test_a_server_of_our_own_that_died_is_started_again(root, own_postgres):
         except Unavailable:
             assert time.monotonic() < end_s
             time.sleep(0.1)
-    half.close(is_stopped=True)
+    half.close(stop_embedded=True)
     assert is_dead(str(own_postgres.folder))
 
 
@@ -65,7 +65,7 @@ def test_a_server_that_somebody_else_started_at_another_port_is_followed(
             time.sleep(0.1)
     assert found == (1,)
     assert half.pool().dsn == own_postgres.dsn
-    half.close(is_stopped=False)
+    half.close(stop_embedded=False)
 
 
 def test_a_half_that_only_reads_starts_no_server(root, own_postgres):
@@ -76,7 +76,7 @@ def test_a_half_that_only_reads_starts_no_server(root, own_postgres):
     assert is_dead(str(own_postgres.folder))
     own_postgres.start()
     assert half.pool().run(None, lambda c: c.execute("select 1").fetchone()) == (1,)
-    half.close(is_stopped=False)
+    half.close(stop_embedded=False)
 
 
 def test_a_server_that_hangs_does_not_hold_a_close(postgres_dsn, tmp_path):
@@ -92,6 +92,6 @@ def test_a_server_that_hangs_does_not_hold_a_close(postgres_dsn, tmp_path):
     half.start_exports(lambda: [lambda: pool.run(None, ask, limit_s=240)])
     assert is_asking.wait(60)
     start_s = time.monotonic()
-    half.close(is_stopped=False)
+    half.close(stop_embedded=False)
     assert time.monotonic() - start_s < 8
     way.close()

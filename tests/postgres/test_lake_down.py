@@ -30,7 +30,7 @@ def opened(request, way, tmp_path):
         accounts.patch("a", {"cents": 2})
         accounts.delete("b")
         accounts.create({"owner": "c", "cents": 3}, "c")
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     return opened
 
 
@@ -65,7 +65,7 @@ def test_P09_a_lake_started_without_postgres_answers_from_its_files_if_that_will
         wait_until_back(lake)
         assert cents(lake) == NOW
         assert lake.entity("account").find("c").is_exact
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
 
 
 def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, way):
@@ -88,7 +88,7 @@ def test_SQL_while_postgres_is_down_is_answered_in_the_mode_it_asks_for(opened, 
                     answer.read_all()
                     warnings[mode] = answer.report.tables["account"].warning
             assert warnings == {"best_effort": LAKE_ALONE, "cached": OLD_ANSWER}
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
 
 
 @pytest.mark.parametrize("way_of_damage", ["flipped", "cut", "emptied", "deleted", "swapped"])
@@ -106,7 +106,7 @@ def test_D01_D04_a_damaged_copy_of_a_contract_is_refused_and_made_again(
         accounts.create({"owner": "a", "cents": 1, "shade": "red"}, "a")
         lake.flush("account")
         folder = tmp_path / "lake" / "tables" / lake.table("account").root().rpartition("/")[2]
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     path, other = (folder / "_contracts" / f"{version:010d}.json" for version in (2, 1))
     data = path.read_bytes()
     place = data.index(b'"shade"') + 2
@@ -129,7 +129,7 @@ def test_D01_D04_a_damaged_copy_of_a_contract_is_refused_and_made_again(
         way.allow()
         wait_until_back(lake)
         lake.entity("account").find("a")
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     assert path.read_bytes() == data
 
 

@@ -336,18 +336,18 @@ def test_what_only_the_row_after_a_page_refers_to_does_not_come_with_it(sales):
 def counted(store):
     """Give the list of how many rows each statement of a store's pages brought."""
     rows = []
-    real = store.ask
+    real = store.run_query
 
     def ask(*question):
         found = real(*question)
         rows.append(len(found))
         return found
 
-    store.ask = ask
+    store.run_query = ask
     try:
         yield rows
     finally:
-        store.ask = real
+        store.run_query = real
 
 
 def test_what_many_rows_refer_to_comes_from_the_server_once(sales):

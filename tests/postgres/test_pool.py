@@ -439,7 +439,7 @@ def test_a_pool_closed_by_force_lets_nobody_wait_for_an_answer(far, way, quick):
         waiting = threads.submit(far.run, None, work, limit_s=60)
         assert begun.wait(60)
         start_s = time.monotonic()
-        far.close(is_forced=True)
+        far.close(force=True)
         with pytest.raises(Unavailable):
             waiting.result(60)
         assert time.monotonic() - start_s < 2

@@ -9,7 +9,7 @@ from postgres.entities import ORDER, changes, order
 from thermocline.errors import Conflict, NotFound
 from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.store.operation import Operation, OperationKind
-from thermocline.hot.postgres.store.write import OperationWriter
+from thermocline.hot.postgres.store.store import OperationWriter
 
 
 def at_once(count, act):

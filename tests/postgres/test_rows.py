@@ -235,7 +235,8 @@ def test_a_bulk_by_item_does_what_can_be_done_and_answers_for_each(store):
         atomic=False,
     )
     kinds = [type(one).__name__ for one in results]
-    assert kinds == ["Written", "Conflict", "NotFound", "Invalid", "Conflict", "Written"]
+    names = ["WriteResult", "Conflict", "EntityNotFound"]
+    assert kinds == [*names, "Invalid", "PreconditionFailed", "WriteResult"]
     assert {key for key, *_ in changes(store)} == {"taken", "a", "c"}
 
 

@@ -12,8 +12,7 @@ from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.store.operation import Operation, OperationKind, merge_patch
-from thermocline.hot.postgres.store.store import EntityStore
-from thermocline.hot.postgres.store.write import OperationWriter
+from thermocline.hot.postgres.store.store import EntityStore, OperationWriter
 
 KEYS = st.sampled_from(["a", "b", "é%'"])
 EXTRA = {**ORDER, "properties": {**ORDER["properties"], "extra": {"type": "string"}}}
@@ -50,16 +49,16 @@ class Model:
     def do(self, operation):
         key, present = operation.id, operation.id in self.rows
         ver = self.versions.get(key, 0)
-        if operation.deed in (OperationKind.CREATE, OperationKind.REPLACE):
+        if operation.kind in (OperationKind.CREATE, OperationKind.REPLACE):
             document = operation.document
-        elif operation.deed is OperationKind.PATCH and present:
+        elif operation.kind is OperationKind.PATCH and present:
             document = merge_patch(self.rows[key], operation.document)
         else:
             document = None
-        if operation.deed is OperationKind.CREATE and present:
+        if operation.kind is OperationKind.CREATE and present:
             # Whether it is refused for its document or its key first is not promised.
             return (Conflict, Invalid) if self._is_bad(document) else Conflict
-        if operation.deed in (OperationKind.PATCH, OperationKind.DELETE) and not present:
+        if operation.kind in (OperationKind.PATCH, OperationKind.DELETE) and not present:
             return NotFound
         if operation.if_match is not None and operation.if_match != (ver if present else None):
             return Conflict
@@ -102,10 +101,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations, back=st.integers(0, 2), second=st.booleans())
     def one_that_matches(self, operation, back, second):
-        if operation.deed is OperationKind.CREATE:
+        if operation.kind is OperationKind.CREATE:
             return
         ver = self.model.versions.get(operation.id, 0) - back
-        operation = Operation(operation.deed, operation.id, operation.document, ver)
+        operation = Operation(operation.kind, operation.id, operation.document, ver)
         self.expect(operation, self.stores[second])
 
     @rule(many=st.lists(operations, max_size=8))
@@ -169,7 +168,7 @@ class IgnoresMatches(OperationWriter):
     """Writes whatever version the caller has seen."""
 
     def _decide(self, plan, place, operation, row, checked):
-        free = Operation(operation.deed, operation.id, operation.document)
+        free = Operation(operation.kind, operation.id, operation.document)
         return super()._decide(plan, place, free, row, checked)
 
 
@@ -182,7 +181,7 @@ class ChecksPatches(OperationWriter):
 
 @pytest.mark.parametrize("wrong", [ForgetsVersions, IgnoresMatches, ChecksPatches])
 def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong):
-    monkeypatch.setattr("thermocline.hot.postgres.store.store.Writer", wrong)
+    monkeypatch.setattr("thermocline.hot.postgres.store.store.OperationWriter", wrong)
     machine = type("Machine", (Machine,), {"pool": pool})
     many = settings(
         max_examples=40, stateful_step_count=20, report_multiple_bugs=False, phases=("generate",)

@@ -30,7 +30,7 @@ def one(postgres_dsn):
 
 
 def rows_of(pool, tenant, query, values):
-    return pool.ask(tenant, query, values, lambda rows: rows)
+    return pool.run_query(tenant, query, values, lambda rows: rows)
 
 
 def looked(pool, tenant):
@@ -95,7 +95,7 @@ def test_rows_come_in_their_order_a_piece_at_a_time(one, monkeypatch, comes_in_p
             pieces.append(len(rows))
             return [number * 2 for (number,) in rows]
 
-        found = pool.ask(tenant, "select generate_series(1, %(n)s)", {"n": last}, made)
+        found = pool.run_query(tenant, "select generate_series(1, %(n)s)", {"n": last}, made)
         assert found == [number * 2 for number in range(1, last + 1)]
     assert [size for size in pieces if size] == ([25, 25, 10] if comes_in_pieces else [60])
 
@@ -106,7 +106,7 @@ def test_a_query_that_fails_after_its_first_rows_gives_none_of_them(one):
     taken = []
     query = "select 1 / (5000 - n) from generate_series(1, 5000) as n"
     with pytest.raises(Invalid):
-        pool.ask(tenant, query, {}, lambda rows: taken.extend(rows) or rows)
+        pool.run_query(tenant, query, {}, lambda rows: taken.extend(rows) or rows)
     assert taken, "some came before the server knew"
     assert looked(pool, tenant) == before
 
@@ -120,7 +120,7 @@ def test_an_asker_that_fails_over_the_first_rows_leaves_no_answers_to_others(one
         raise error
 
     with pytest.raises(type(error)):
-        pool.ask(tenant, "select generate_series(1, 5000)", {}, made)
+        pool.run_query(tenant, "select generate_series(1, 5000)", {}, made)
     assert pool._in_use == 0
     is_kept = isinstance(error, Exception)  # who is interrupted does not wait for the rest
     assert (looked(pool, tenant)[0] == before[0]) is is_kept
@@ -292,7 +292,7 @@ def test_a_connection_that_is_cut_when_all_has_come_is_nobody_elses(one):
             pool._deadlines._cut_due(float("inf"))
         return rows
 
-    assert pool.ask(tenant, "select 1", {}, late) == [(1,)]
+    assert pool.run_query(tenant, "select 1", {}, late) == [(1,)]
     assert pool._idle == []
     assert pool.run(tenant, lambda c: c.execute("select 2").fetchone()) == (2,)
 

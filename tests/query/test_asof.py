@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import rewrite_as_of
 from thermocline.query.sql.gate import admit
+from thermocline.query.sql.syntax import rewrite_as_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from thermocline.query.session import Session
-from thermocline.query.sql.column_name import NAME_LENGTH_MAX
+from thermocline.query.sql.syntax import NAME_LENGTH_MAX
 from thermocline.table import TimeSeriesTable
 
 ROWS = pa.table({"ts": [datetime(2024, 6, 1)], "v": [1]})

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from thermocline.query.sql.asof import RewrittenText
 from thermocline.query.sql.constant import evaluate_constants, parse_constant
-from thermocline.query.sql.syntax import parse
+from thermocline.query.sql.syntax import RewrittenText, parse
 
 TIME_COLUMNS = ["TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"]
 KINDS = ["", "timestamp", "date", "timestamptz", "timestamp with time zone"]

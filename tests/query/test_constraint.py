@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.lake import HOUR_US, JUNE_US, rows
-from thermocline.query.sql.constraint import Constraint, prune_segments, time_window
+from thermocline.query.sql.plan import Constraint, prune_segments, time_window
 
 numbers = st.integers(-6, 6)
 edges = st.one_of(st.none(), numbers)

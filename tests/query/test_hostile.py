@@ -13,8 +13,9 @@ import pytest
 from test_gate import HOSTILE
 
 from fixtures.lake import rows
+from fixtures.pools import PoolOfTables
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.query.worker.pool import QueryPool, TableRef
+from thermocline.query.worker.pool import TableRef
 from thermocline.table import TimeSeriesTable
 
 SECRET = "correct-horse-battery"
@@ -244,9 +245,8 @@ def pool(place):
     """One small worker, used by every statement; its environment has a secret."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THERMOCLINE_TEST_SECRET", SECRET)
-        with QueryPool(
-            lambda: {"prices": TableRef("prices", place.root)},
-            workers=1,
+        with PoolOfTables(
+            {"prices": TableRef("prices", place.root)},
             memory_bytes=64 * MIB,
             spill_bytes=64 * MIB,
             answer_bytes_max=64 * MIB,

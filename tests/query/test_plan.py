@@ -9,7 +9,7 @@ import pytest
 from thermocline.format.instant import format_instant
 from thermocline.query.sql.engine_types import shape_of
 from thermocline.query.sql.gate import admit
-from thermocline.query.sql.plan import CONSTANTS_MAX, find_constraints
+from thermocline.query.sql.plan import CONSTANTS_MAX, ConditionCache, find_constraints
 
 SHAPES = {
     "p": shape_of(
@@ -53,7 +53,7 @@ def found(parser, sql, parameters=None) -> dict[str, set[str]]:
     """Return the constraints on each reference, by the alias it has or its name."""
     statement = admit(parser, sql)
     shapes = [SHAPES.get(reference.table) for reference in statement.references]
-    every = find_constraints(parser, statement, shapes, parameters or {})
+    every = find_constraints(parser, statement, shapes, parameters or {}, ConditionCache())
     named = [reference.node["alias"] or reference.table for reference in statement.references]
     return {
         name: {shown(one) for one in some} for name, some in zip(named, every, strict=True) if some
@@ -382,9 +382,9 @@ def written_at(moment: datetime) -> str:
 
 def test_values_are_kept_with_the_text_only_when_nothing_can_change_them(parser):
     statement = admit(parser, "select * from p where n > $1 and ts > '2024-06-01'")
-    shapes = [SHAPES["p"]]
-    first = find_constraints(parser, statement, shapes, {"1": 1})
-    second = find_constraints(parser, statement, shapes, {"1": 2})
+    shapes, cache = [SHAPES["p"]], ConditionCache()
+    first = find_constraints(parser, statement, shapes, {"1": 1}, cache)
+    second = find_constraints(parser, statement, shapes, {"1": 2}, cache)
     assert {one.low for one in first[0]} != {one.low for one in second[0]}
 
 

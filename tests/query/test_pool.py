@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.lake import rows
+from fixtures.pools import PoolOfTables
 from fixtures.timing import at_best, wait_until
 from thermocline.errors import (
     Conflict,
@@ -65,7 +66,7 @@ KNOWN = {}
 @pytest.fixture(scope="module")
 def shared_pool():
     """One worker for all tests here; after a test that kills it the pool starts another."""
-    with QueryPool(lambda: dict(KNOWN), workers=1) as opened:
+    with PoolOfTables(KNOWN) as opened:
         yield opened
 
 
@@ -95,8 +96,7 @@ def open_pool(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spill"))
 
     def make(tables=None, **options):
-        known = dict(tables or {})
-        pool = QueryPool(lambda: known, **{"workers": 1, **options})
+        pool = PoolOfTables(tables, **options)
         opened.append(pool)
         return pool
 
@@ -220,7 +220,7 @@ def test_what_is_no_text_or_no_time_is_refused(pool):
         with pytest.raises(Invalid):
             pool.sql("select 1", timeout_s=timeout_s)
     with pytest.raises(Invalid):
-        QueryPool(dict, workers=0)
+        QueryPool(workers=0)
 
 
 def test_a_table_that_cannot_be_opened_is_the_trouble_of_its_own_queries(pool, register, tmp_path):
@@ -617,7 +617,7 @@ def test_Q05_a_cancelled_query_is_over_within_a_second(pool, query):
 
         def cancel():
             time.sleep(0.3)
-            wait_until(lambda: pool.cancel("mine"))
+            wait_until(lambda: pool.queue.cancel("mine"))
             cancelled.append(time.monotonic())
 
         canceller = threading.Thread(target=cancel)
@@ -627,7 +627,7 @@ def test_Q05_a_cancelled_query_is_over_within_a_second(pool, query):
         over = time.monotonic()
         canceller.join()
         assert raised.value.facts["query_id"] == "mine"
-        assert not pool.cancel("mine")
+        assert not pool.queue.cancel("mine")
         return over - cancelled[0]
 
     assert at_best(act, lambda took_s: took_s < 1) < 1
@@ -640,7 +640,7 @@ def test_an_id_is_of_one_running_query_at_a_time(open_pool):
     with pytest.raises(Conflict):
         pool.sql("select 1", query_id="twice")
     reader.close()
-    wait_until(lambda: len(pool._idle) == len(pool.worker_ids()))
+    wait_until(lambda: pool.queue.find("twice") is None)
     assert one(pool, "select 1", query_id="twice") == 1
 
 
@@ -729,10 +729,13 @@ def test_all_workers_busy_is_said_after_a_wait_with_a_limit(open_pool):
     assert one(pool, "select 1") == 1
 
 
-def test_more_queries_than_may_wait_are_told_so_at_once(pool, monkeypatch):
-    monkeypatch.setattr("thermocline.query.worker.pool.WAITING_MAX", 0)
-    with pytest.raises(Overloaded, match="busy"):
-        pool.sql("select 1")
+def test_more_queries_than_may_wait_are_told_so_at_once(open_pool, monkeypatch):
+    monkeypatch.setattr("thermocline.query.worker.query_queue.WAITING_MAX", 0)
+    pool = open_pool(wait_s=600)
+    with pool.sql_reader("select i from range(1000000000) r(i)") as reader:
+        reader.read_next_batch()
+        with pytest.raises(Overloaded, match="busy"):
+            pool.sql("select 1")
 
 
 def test_threads_share_the_workers(open_pool):
@@ -763,7 +766,7 @@ def test_a_query_that_is_ended_from_outside_leaves_no_pin(open_pool, make_table,
     pins = Path(table.root(), "_pins")
     assert len(list(pins.iterdir())) == 1
     if way == "cancel":
-        pool.cancel("q")
+        pool.queue.cancel("q")
     elif way == "abandon":
         reader.close()
     elif way == "close":
@@ -783,13 +786,13 @@ def test_closing_ends_workers_streams_and_folders(open_pool, tmp_path):
     assert list((tmp_path / "spill").iterdir()) == []
     with pytest.raises(ThermoclineError):
         reader.read_all()
-    with pytest.raises(Invalid):
+    with pytest.raises(Unavailable):
         pool.sql("select 1")
     pool.close()
 
 
 def test_a_pool_that_is_let_go_leaves_no_worker(prices):
-    pool = QueryPool(dict, workers=1)
+    pool = QueryPool(workers=1)
     pid = worker_of(pool)
     del pool
     wait_until(lambda: (gc.collect(), not is_alive(pid))[1])
@@ -824,7 +827,7 @@ PROGRAM = """
 import sys, threading, time
 from thermocline.query.worker.pool import QueryPool
 print("begin", flush=True)
-pool = QueryPool(dict, workers=1)
+pool = QueryPool(workers=1)
 assert pool.sql("select 1").num_rows == 1
 print(*pool.worker_ids(), flush=True)
 if len(sys.argv) > 1:
@@ -875,7 +878,7 @@ def test_Q13_the_time_zone_of_the_server_changes_no_answer(make_table, monkeypat
     answers = []
     for zone in ("UTC", "America/New_York", "Asia/Kathmandu"):
         monkeypatch.setenv("TZ", zone)
-        with QueryPool(lambda: {"t": TableRef("t", table.root())}, workers=1) as pool:
+        with PoolOfTables({"t": TableRef("t", table.root())}) as pool:
             answers.append(pool.sql(query))
     assert answers[0].num_rows == 8
     assert answers[0].column("b").to_pylist()[0].startswith("2024-06-01 00:00:00")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thermocline.errors import Invalid, NotFound
-from thermocline.query.sql.constraint import Constraint
+from thermocline.query.sql.plan import Constraint
 from thermocline.query.sql.predicate import compile_predicate
 
 SCHEMA = pa.schema(

@@ -12,7 +12,7 @@ from test_gate import HOSTILE
 
 from fixtures.lake import rows
 from thermocline.cold.segment.row_reader import RowReader
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, NotFound, Unavailable
 from thermocline.query.session import STATEMENTS_KEPT_MAX, Session
 from thermocline.table import TimeSeriesTable
 
@@ -372,9 +372,9 @@ def test_a_closed_session_says_so_and_closes_twice(prices):
         assert os.path.isdir(spill)
     session.close()
     assert not os.path.exists(spill)
-    with pytest.raises(Invalid, match="closed"):
+    with pytest.raises(Unavailable, match="closed"):
         session.sql("select 1")
-    with pytest.raises(Invalid, match="closed"):
+    with pytest.raises(Unavailable, match="closed"):
         session.register_tstable("prices", prices)
 
 

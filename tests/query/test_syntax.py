@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import RewrittenText
 from thermocline.query.sql.syntax import (
+    RewrittenText,
     is_same_tree,
     parse,
     run_parser,

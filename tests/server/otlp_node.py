@@ -17,9 +17,8 @@ from thermocline.server.access.guard import Caller
 from thermocline.server.otlp.grpc import OtlpGrpc
 from thermocline.server.otlp.http import OtlpHttp
 from thermocline.server.otlp.http1.route import HttpLimits
-from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.ingest_queue import IngestQueue, Receiver
 from thermocline.server.otlp.memory_budget import MemoryBudget
-from thermocline.server.otlp.receiver import Receiver
 
 
 class Keys:

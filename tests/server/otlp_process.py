@@ -16,9 +16,8 @@ from server.otlp_node import Keys
 from thermocline.node import Node
 from thermocline.server.otlp.grpc import OtlpGrpc
 from thermocline.server.otlp.http import OtlpHttp
-from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.ingest_queue import IngestQueue, Receiver
 from thermocline.server.otlp.memory_budget import MemoryBudget
-from thermocline.server.otlp.receiver import Receiver
 
 
 async def serve(root, http_port, grpc_port):

@@ -193,7 +193,7 @@ def test_A01_a_query_of_another_tenant_is_neither_seen_nor_cancelled_nor_in_the_
     thread = threading.Thread(target=run)
     thread.start()
     with node.client(beta) as beta:
-        wait_until(lambda: node.app.state.parts.running.all("alpha"))
+        wait_until(lambda: node.node.pool.queue.of_tenant("alpha"))
         time.sleep(0.3)
         assert beta.get("/api/v1/queries/shared-id").status_code == 404
         assert beta.delete("/api/v1/queries/shared-id").status_code == 404
@@ -451,14 +451,15 @@ def test_errors_that_may_pass_say_when_to_come_back(open_node, monkeypatch):
 
 def test_health_answers_without_a_key_and_while_the_node_starts(tmp_path):
     from fixtures.api import on_wire
-    from thermocline.server.access.guard import Guard
+    from thermocline.server.access.guard import Guard, NodeGateway
     from thermocline.server.access.keys import KeyStore
     from thermocline.server.access.quota import Quotas
     from thermocline.server.api.http.app import make_app
     from thermocline.server.observe.log import EventLog
     from thermocline.server.observe.metrics import Metrics
 
-    app = make_app(None, Guard(KeyStore(str(tmp_path))), Quotas(), Metrics(), EventLog())
+    guard = Guard(KeyStore(str(tmp_path)))
+    app = make_app(NodeGateway(guard), guard, Quotas(), Metrics(), EventLog())
     with (
         on_wire(app) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client,

@@ -104,3 +104,19 @@ def test_exports_that_fail_are_in_health_metrics_and_the_list_of_jobs(tmp_path, 
         assert ready.status_code == 200
         assert "exports of entities fail" in ready.json()["warnings"][0]
         assert "thermocline_export_failing 1.0" in client.get("/metrics").text
+
+
+def test_a_node_started_without_its_postgres_answers_best_effort_from_the_lake(
+    tmp_path, own_postgres
+):
+    with serving_entities(tmp_path, own_postgres.dsn) as served, served.client() as client:
+        client.post(f"{PATH}/schema", json=ORDER)
+        client.put(f"{PATH}/a", json={"status": "exported"})
+        client.post(f"{PATH}/export")
+    own_postgres.stop()
+    with serving_entities(tmp_path, own_postgres.dsn) as served, served.client() as client:
+        assert client.get(f"{PATH}/a").status_code == 503
+        assert client.put(f"{PATH}/a", json={"status": "x"}).status_code == 503
+        found = client.get(f"{PATH}/a", params={"mode": "best_effort"})
+        assert (found.status_code, found.json()["document"]) == (200, {"status": "exported"})
+        assert found.headers["thermocline-warning"] == LAKE_ALONE

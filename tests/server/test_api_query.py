@@ -17,8 +17,7 @@ import pytest
 from fixtures.api import ENDLESS, FAILS_LATE, ask, make_prices, price, serving
 from fixtures.timing import at_best, soonest, wait_until
 from thermocline.config import QuotaSettings
-from thermocline.server.api import query_queue as turn_room
-from thermocline.server.api.handle import query as query_room
+from thermocline.query.worker import query_queue as queue_room
 
 WAIT_S = 40  # far more than a busy machine takes to notice, and less than a query may take
 FORMATS = {
@@ -278,17 +277,17 @@ def raw_query(url, sql, **more):
 @pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
 def test_Q04_a_client_that_leaves_ends_its_query_within_a_second(node, client, moment):
     sql = ENDLESS if moment == "before the answer" else "select i from range(4000000000) t(i)"
-    running = node.app.state.parts.running
+    running = node.node.pool.queue
 
     def act():
         ask(client, "select 1")  # a worker is there: its start cannot be cancelled
         raw = raw_query(node.url, sql, query_id="left-alone")
-        wait_until(lambda: running.all("default"), WAIT_S)
+        wait_until(lambda: running.of_tenant("default"), WAIT_S)
         if moment == "in the answer":
             assert raw.recv(1_000)
         time.sleep(0.3)
         raw.close()
-        took_s = wait_until(lambda: not running.all("default"), WAIT_S)
+        took_s = wait_until(lambda: not running.of_tenant("default"), WAIT_S)
         assert ask(client, "select 1 as a")["rows"] == [{"a": 1}]  # the one worker is free again
         return took_s
 
@@ -349,7 +348,7 @@ def test_A13_one_tenant_runs_no_more_queries_at_once_than_it_may(tmp_path):
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: served.app.state.parts.running.all("default"), WAIT_S)
+        wait_until(lambda: served.node.pool.queue.of_tenant("default"), WAIT_S)
         answer = client.post("/api/v1/query", json={"sql": "select 1"})
         assert answer.status_code == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 5
@@ -359,12 +358,11 @@ def test_A13_one_tenant_runs_no_more_queries_at_once_than_it_may(tmp_path):
 
 
 @pytest.fixture
-def busy(tmp_path, monkeypatch):
+def busy(tmp_path):
     """A node whose one worker streams an answer; queries wait for it as long as it takes."""
-    monkeypatch.setattr(query_room, "QUERY_WAIT_S", 10 * WAIT_S)
     quota = QuotaSettings(queries_max=0)
     with serving(tmp_path, quota=quota, query_timeout_s=600.0) as served:
-        served.node.pool._wait_s = 10 * WAIT_S
+        served.node.pool.queue.wait_s = 10 * WAIT_S
         stream = raw_query(
             served.url, "select i from range(4000000000) t(i)", query_id="the-one-stream"
         )
@@ -377,16 +375,15 @@ def busy(tmp_path, monkeypatch):
 
 def test_A13_queries_that_wait_keep_neither_one_that_runs_nor_other_routes_from_going_on(busy):
     served, stream, held = busy
-    running = served.app.state.parts.running
+    running = served.node.pool.queue
     held += [raw_query(served.url, "select 1", query_id=f"waiting-{n:02}") for n in range(60)]
-    wait_until(lambda: len(running.all("default")) == 61, WAIT_S)
+    wait_until(lambda: len(running.of_tenant("default")) == 61, WAIT_S)
     read_bytes = 0
     while read_bytes < 64 << 20:
         part = stream.recv(1 << 20)
         assert part
         read_bytes += len(part)
-    turns = served.app.state.parts.turns
-    assert turns.waiting == 60
+    assert running.waiting == 60
     with served.client() as client:
         assert client.get("/health/ready").status_code == 200
         assert client.get("/api/v1/tables").json() == {"tables": []}
@@ -394,24 +391,24 @@ def test_A13_queries_that_wait_keep_neither_one_that_runs_nor_other_routes_from_
     told = held[8].recv(65_536)
     assert b" 503 " in told.splitlines()[0]
     held.pop().close()
-    wait_until(lambda: turns.waiting == 58, WAIT_S)
+    wait_until(lambda: running.waiting == 58, WAIT_S)
     stream.close()
     assert all(b" 200 " in one.recv(65_536).splitlines()[0] for one in held[1:8])
-    wait_until(lambda: not running.all("default"), WAIT_S)
-    assert turns.waiting == 0
+    wait_until(lambda: not running.of_tenant("default"), WAIT_S)
+    assert running.waiting == 0
 
 
 def test_A13_more_queries_than_may_wait_are_told_when_to_come_again(busy, monkeypatch):
     served, _, held = busy
-    monkeypatch.setattr(turn_room, "QUERIES_WAITING_MAX", 2)
+    monkeypatch.setattr(queue_room, "WAITING_MAX", 2)
     held += [raw_query(served.url, "select 1") for n in range(2)]
-    wait_until(lambda: served.app.state.parts.turns.waiting == 2, WAIT_S)
+    wait_until(lambda: served.node.pool.queue.waiting == 2, WAIT_S)
     with served.client() as client:
         answer = client.post("/api/v1/query", json={"sql": "select 1", "query_id": "one-too-many"})
         assert answer.status_code == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 5
-        monkeypatch.setattr(turn_room, "QUERIES_WAITING_MAX", 3)
-        monkeypatch.setattr(query_room, "QUERY_WAIT_S", 0.1)
+        monkeypatch.setattr(queue_room, "WAITING_MAX", 3)
+        served.node.pool.queue.wait_s = 0.1
         answer = client.post("/api/v1/query", json={"sql": "select 1"})
         assert answer.status_code == 429
         assert answer.json()["facts"]["waiting_max"] == 3
@@ -432,7 +429,7 @@ def test_I21_a_server_that_stops_ends_queries_and_answers_nothing_by_halves(tmp_
     with serving(tmp_path) as served:
         thread = threading.Thread(target=run, args=[served])
         thread.start()
-        wait_until(lambda: served.app.state.parts.running.all("default"), WAIT_S)
+        wait_until(lambda: served.node.pool.queue.of_tenant("default"), WAIT_S)
         time.sleep(1)
         began_s = time.monotonic()
     assert time.monotonic() - began_s < WAIT_S

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from thermocline.errors import Invalid
-from thermocline.server.access.guard import Guard
+from thermocline.server.access.guard import Guard, NodeGateway
 from thermocline.server.access.keys import KeyStore
 from thermocline.server.access.quota import Quotas
 from thermocline.server.api.http import reply
@@ -22,7 +22,7 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
     with open(tmp_path / "log", "ab") as file:
         guard = Guard(KeyStore(str(tmp_path)))
         log = EventLog(file.fileno())
-        parts = make_app(None, guard, Quotas(), Metrics(), log).state.parts
+        parts = make_app(NodeGateway(guard), guard, Quotas(), Metrics(), log).state.parts
         held = []
 
         def run(call):

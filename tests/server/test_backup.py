@@ -90,7 +90,7 @@ def test_O15_versions_of_the_past_come_back_and_every_table_is_sound(node, tmp_p
 def test_a_lake_that_no_process_has_open_is_copied_too(tmp_path):
     with Node(str(tmp_path / "lake"), calm()) as node:
         node.lake().create_table("a", **CREATION).write(ticks(1))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
     restore(str(tmp_path / "copy"), str(tmp_path / "back"))
     assert state(tmp_path / "back") == {("default", "a"): [1]}
@@ -99,7 +99,7 @@ def test_a_lake_that_no_process_has_open_is_copied_too(tmp_path):
 def test_a_lake_of_an_earlier_boot_is_copied_whole(tmp_path, monkeypatch):
     with Node(str(tmp_path / "lake"), calm()) as node:
         node.lake().create_table("a", **CREATION).write(ticks(1, 2))
-        node.close(is_flushed=False)
+        node.close(flush=False)
     monkeypatch.setattr(OsDisk, "boot_id", lambda self: b"another boot....")
     copy = backup(str(tmp_path / "lake"), str(tmp_path / "copy"))
     assert copy.lsn is None
@@ -475,7 +475,7 @@ def test_an_older_copy_of_the_watermark_never_makes_a_backup_short(tmp_path, is_
         table.write(ticks(2))
         table.write(ticks(3))
         if is_closed:
-            node.close(is_flushed=False)
+            node.close(flush=False)
         durable.write_bytes(before)
         with pytest.raises(Corruption) as caught:
             backup(str(tmp_path / "lake"), str(tmp_path / "copy"))

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from ingest.otlp_requests import gauge_request, log_request, nested_log_bytes, span_request
 from server.otlp_node import Keys, connected, is_closed, post, served, status_of
-from thermocline.errors import Invalid
+from thermocline.errors import Conflict
 from thermocline.server.otlp import grpc as module
 from thermocline.server.otlp.grpc import OtlpGrpc
 from thermocline.server.otlp.http1.route import HttpLimits
@@ -245,7 +245,7 @@ def test_another_method_is_unimplemented(node):
 
 
 def test_an_address_that_is_taken_is_told(node):
-    with pytest.raises(Invalid, match="cannot be listened on"):
+    with pytest.raises(Conflict, match="cannot be listened on"):
         node.call(OtlpGrpc(None, port=node.grpc.port).start())
 
 

@@ -146,18 +146,18 @@ def test_A13_one_tenants_use_is_no_others():
     with pytest.raises(Overloaded):
         quotas.take_ingest("acme", 1)
     quotas.take_ingest("other", 1 << 30)
-    with quotas.count_query("acme"):
-        with pytest.raises(Overloaded), quotas.count_query("acme"):
+    with quotas.of("acme").count_query():
+        with pytest.raises(Overloaded), quotas.of("acme").count_query():
             pass
-        with quotas.count_query("other"):
+        with quotas.of("other").count_query():
             pass
     assert quotas.of("acme") is quotas.of("acme")
 
 
 def test_O05_limits_that_change_hold_from_then_on_and_what_runs_goes_on():
     quotas = Quotas(NodeSettings())
-    with quotas.count_query("acme"), quotas.count_query("acme"):
+    with quotas.of("acme").count_query(), quotas.of("acme").count_query():
         quotas.change(NodeSettings(quota=QuotaSettings(queries_max=2)))
-        with pytest.raises(Overloaded), quotas.count_query("acme"):
+        with pytest.raises(Overloaded), quotas.of("acme").count_query():
             pass
     assert quotas.of("new").settings.queries_max == 2

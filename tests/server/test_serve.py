@@ -205,7 +205,7 @@ def test_a_damaged_journal_keeps_a_node_from_starting_and_is_named(tmp_path):
         table = node.lake().create_table("logs", time_column="ts", bucket="1h")
         for n in range(3):
             table.write([{"ts": datetime(2024, 6, 1, tzinfo=UTC), "n": n}])
-        node.close(is_flushed=False)
+        node.close(flush=False)
     victim = sorted((tmp_path / "data" / "journal").glob("*.wal"))[0]
     data = bytearray(victim.read_bytes())
     data[200] ^= 0xFF

@@ -167,8 +167,8 @@ def test_O05_a_second_signal_does_not_wait_for_a_slow_flush_and_loses_nothing(
         go_on.wait(2 * WAIT_S)
 
     def during(server, ask, stop):
-        wait_until(lambda: server.door.node is not None)
-        table = server.door.node.lake().create_table("m", time_column="ts", bucket="1h")
+        wait_until(lambda: server.health.startup().is_ok)
+        table = server.gateway.node.lake().create_table("m", time_column="ts", bucket="1h")
         table.write(ticks(1, 2, 3))
         monkeypatch.setattr(Node, "flush", slow)
         stop()
@@ -190,7 +190,7 @@ def test_I21_a_stop_does_not_take_longer_than_it_may_whatever_hangs(run, monkeyp
     monkeypatch.setattr(Node, "flush", lambda node: go_on.wait(WAIT_S))
 
     def during(server, ask, stop):
-        wait_until(lambda: server.door.node is not None)
+        wait_until(lambda: server.health.startup().is_ok)
         stop()
         return time.monotonic()
 
@@ -209,7 +209,7 @@ def test_I21_a_flush_that_fails_at_the_stop_is_told_and_the_stop_goes_on(
     monkeypatch.setattr(Node, "flush", fails)
 
     def during(server, ask, stop):
-        wait_until(lambda: server.door.node is not None)
+        wait_until(lambda: server.health.startup().is_ok)
         stop()
 
     _, code, server = run(during)
@@ -219,16 +219,16 @@ def test_I21_a_flush_that_fails_at_the_stop_is_told_and_the_stop_goes_on(
 
 def test_O09_readiness_that_is_lost_and_comes_back_is_told(run, monkeypatch, tmp_path):
     def during(server, ask, stop):
-        wait_until(lambda: server.door.node is not None)
+        wait_until(lambda: server.health.startup().is_ok)
         monkeypatch.setattr(server.health, "_flush_failing_s", 0.0)
-        server.door.node.flush_error = None
+        server.gateway.node.flush_error = None
         statuses = []
-        monkeypatch.setattr(server.door.node, "_flush_each", fails)
+        monkeypatch.setattr(server.gateway.node, "_flush_each", fails)
         for wanted, line in ((503, '"not ready"'), (200, '"ready again"')):
             wait_until(lambda: ask("api", "/health/ready")[0] == wanted)  # noqa: B023
             statuses.append(wanted)
             wait_until(lambda: line in (tmp_path / "log").read_text())  # noqa: B023
-            monkeypatch.setattr(server.door.node, "_flush_each", lambda due: None)
+            monkeypatch.setattr(server.gateway.node, "_flush_each", lambda due: None)
         stop()
         return statuses
 
@@ -262,7 +262,7 @@ def test_O11_a_file_system_that_breaks_a_promise_keeps_the_node_from_starting(ru
 
 def test_a_listener_that_is_off_is_not_made_and_the_rest_is(run):
     def during(server, ask, stop):
-        wait_until(lambda: server.door.node is not None)
+        wait_until(lambda: server.health.startup().is_ok)
         found = sorted(server.listeners)
         stop()
         return found
@@ -295,7 +295,7 @@ def test_after_the_stop_the_door_says_to_come_again(run):
 
     _, _, server = run(during)
     with pytest.raises(Unavailable, match="stopping"):
-        server.door.lake("default")
+        server.gateway.lake("default")
 
 
 def test_a_reload_that_fails_by_a_bug_still_ends_as_ready(tmp_path):

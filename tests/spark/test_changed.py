@@ -106,7 +106,7 @@ def test_versions_that_expired_are_no_reason_to_find_less(table, hours):
     put(table, [(600, "c", 1.0)])
     delete(table, "a")
     delete(table, "c")
-    vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert table.state().oldest > 2
     assert hours(2) == [0, 1, 2, 3, 4, 5, 10]
 
@@ -146,7 +146,7 @@ def test_an_expired_past_and_changed_columns_are_everything(table, hours):
     table.alter("rename", lambda spec, schema: (spec, schema.rename_column("value", "old_value")))
     delete(table, "a")
     delete(table, "b")
-    vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert table.state().oldest > 2
     assert hours(2) == "all"
 

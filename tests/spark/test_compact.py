@@ -415,20 +415,20 @@ def killed(site, at):
     """Compact in another process that kills itself with -9 at a point; return when it is dead."""
     program = f"""
         import os, signal
-        from thermocline.pipeline.run.workspace import Site
+        from thermocline.pipeline.run.workspace import JobWorkspace
         from thermocline.pipeline.compact.job import compact, merge_here
-        from thermocline.pipeline.compact.plan import Limits
-        from thermocline.pipeline.run.job import silent
-        from thermocline.pipeline import compact as module
+        from thermocline.pipeline.compact.plan import CompactionLimits
+        from thermocline.pipeline.run.job import ignore_progress
+        from thermocline.pipeline.compact import job as module
         die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        table = Site({site.root!r}).table("readings")
+        table = JobWorkspace({site.root!r}).table("readings")
         ids = [s.segment_id for s in table.state().segments]
-        kernel, rewrite = merge_here, module.rewrite
+        kernel, rewrite = merge_here, module.replace_segments
         if {at!r} == "output":
             kernel = lambda *given: (merge_here(*given), die())
         if {at!r} == "commit":
-            module.rewrite = lambda *given: (rewrite(*given), die())
-        compact(table, ids, kernel, Limits(), silent)
+            module.replace_segments = lambda *given: (rewrite(*given), die())
+        compact(table, ids, kernel, CompactionLimits(), ignore_progress)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -455,7 +455,7 @@ def test_C02_after_a_crash_behind_the_commit_a_vacuum_takes_the_inputs(site, tab
     assert content(table) == before
     assert not inputs & {segment.path for segment in table.state().segments}
     compact(table, ids(table), merge_here, SMALL, ignore_progress)  # the pin of the dead one goes
-    done = vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+    done = vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
     assert inputs <= set(done.files)
     assert content(table) == before
     assert_sound(table)
@@ -490,7 +490,7 @@ def test_C03_files_that_cannot_be_deleted_are_tried_again_and_nothing_else_is_lo
     monkeypatch.setattr(table.storage, "delete", failing)
     for _ in range(3):
         try:
-            vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+            vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
             break
         except Unavailable:
             assert content(table) == before
@@ -612,7 +612,7 @@ def test_C07_a_reader_of_an_old_version_reads_it_to_the_end(table):
     before = content(table)
     with pin_version(table, old.version):
         all_of(table)
-        vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
         assert digest_rows(table.read(old, None)) == before
     assert content(table) == before
 
@@ -641,7 +641,7 @@ def test_C08_the_inputs_of_a_compaction_under_way_are_not_vacuumed(table):
         # Somebody replaces the inputs, and vacuums, while they are read.
         everything_again = all_of(table)
         assert everything_again.version is not None
-        vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
         return merge_here(*given)
 
     before = content(table)

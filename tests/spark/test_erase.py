@@ -91,7 +91,7 @@ def plant(folder):
     with connect(folder) as lake:
         lake.table("pulse").write(rows([8], WORD))
         lake.table("pulse").write(rows([8], "bob"))
-        lake.close(is_flushed=False)
+        lake.close(flush=False)
     return folder
 
 

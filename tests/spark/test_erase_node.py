@@ -183,7 +183,7 @@ def test_versions_that_a_vacuum_let_expire_are_no_trace(tmp_path):
     with JobWorkspace(folder) as site:
         table = ColdTable(site.table("notes").storage)
         table.delete(match_every_row, (), TimeWindow())
-        vacuum(table, grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
         assert table.storage.size(table.log.commit(2).actions[-1].segment.path) is None
         assert erase(site, ALICE, HOW).is_complete
 

@@ -122,7 +122,7 @@ def test_an_export_carries_rows_and_deletes_of_all_parts_in_one_version(site, sp
     assert exported(site, spark, part_keys=1).version == before + 2
     assert cold_balances(entities) == balances(entities)
     assert key(7) not in cold_balances(entities)
-    assert entities.source.dirty.pressure().changes == 0
+    assert entities.source.pressure().changes == 0
     assert not fsck(entities.table).findings
     assert exported(site, None).version is None  # and no session was asked for
 
@@ -289,8 +289,8 @@ def test_P07_a_postgres_started_again_knows_the_snapshot_no_more(
 KILLED = [
     ("claim", False, 0),
     ("claim", True, 0),
-    ("supersede", False, 0),
-    ("supersede", True, 1),
+    ("commit_export", False, 0),
+    ("commit_export", True, 1),
     ("retire", False, 1),
     ("retire", True, 1),
 ]
@@ -303,7 +303,7 @@ def test_P04_P05_an_exporter_that_dies_at_any_step_is_rolled_forward(
     entities = accounts_of(site)
     fill(entities, 6)
     before = entities.table.state().version
-    owner = entities.table if step == "supersede" else entities.source
+    owner = entities.table if step == "commit_export" else entities.source
     dies(owner, step, after=after)
     with pytest.raises(Died):
         exported(site, spark, part_keys=3)

@@ -15,21 +15,23 @@ LIMIT_S = 600
 LEARN = """
 import sys
 from pathlib import Path
-from thermocline.pipeline import boot, learn, session
-boot.learned_path = learn.learned_path = lambda: Path(sys.argv[1]) / "spark.aot"
+from thermocline.pipeline.spark import java_cds_archive, java_gateway, session
+path = Path(sys.argv[1]) / "spark.aot"
+java_gateway.java_cache_path = java_cds_archive.java_cache_path = lambda: path
 """
 TWICE = """
-learn._work = lambda spark, folder: None  # every class more takes Java longer to write down
-print(learn.learn(print))
+# Every class more takes Java longer to write down.
+java_cds_archive._run_sample_work = lambda spark, folder: None
+print(java_cds_archive.learn(print))
 spark = session.session("local[1]")
 beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
 print([flag for flag in beans.getRuntimeMXBean().getInputArguments() if "AOT" in flag])
 print(spark.range(10).count())
 """
 NOT_KEPT = """
-boot._learning = lambda learned: []
-learn._work = lambda spark, folder: None
-learn.learn()
+java_gateway._cache_flags = lambda learned: []
+java_cds_archive._run_sample_work = lambda spark, folder: None
+java_cds_archive.learn()
 """
 
 

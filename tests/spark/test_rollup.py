@@ -163,7 +163,7 @@ def test_what_the_targets_own_retention_took_does_not_come_back(site, source):
     run_here(site, HOURLY)
     target = site.table("hourly")
     target.alter("set retention", lambda spec, schema: (replace(spec, retention="1d"), schema))
-    target.retain(is_confirmed=True)
+    target.retain(yes=True)
     assert find_due(site, HOURLY) is None
     put(source, [(5, "a", 1.0)])
     assert find_due(site, HOURLY) is None
@@ -254,7 +254,7 @@ def test_rollups_come_after_what_they_are_made_of_and_never_of_each_other():
         ({"aggregates": {"x": "percentile(value)"}}, "needs a share"),
         ({"aggregates": {"x": "percentile(value, 95)"}}, "out of range"),
         ({"aggregates": {"x": "avg(value, 0.5)"}}, "only percentile"),
-        ({"every": "1 month"}, "not a duration"),
+        ({"every": "1 month"}, "the duration cannot be read"),
         ({"every": "2d"}, "out of range"),
         ({"by": "host"}, "list of columns"),
         ({"name": "metrics"}, "name of a rollup"),
@@ -279,7 +279,7 @@ def test_a_declaration_that_cannot_be_right_says_why(change, said):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"aggregates": {"x": "sum(host)"}}, Invalid, "sum is of numbers"),
+        ({"aggregates": {"x": "sum(host)"}}, Invalid, "sum needs numbers"),
         ({"aggregates": {"x": "sum(valu)"}}, NotFound, "valu"),
         ({"aggregates": {"host": "count(*)"}, "by": ["host"]}, Invalid, "used twice"),
         ({"aggregates": {"TS": "count(*)"}}, Invalid, "used twice"),

@@ -126,7 +126,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def forget_old_versions(self):
-        vacuum(self.source, grace_s=0, is_dry_run=False, allow_short_grace=True)
+        vacuum(self.source, grace_s=0, dry_run=False, allow_short_grace=True)
 
     @rule(start=MINUTES, length=st.integers(1, 200))
     def delete_from_the_rollup(self, start, length):
@@ -179,19 +179,22 @@ def test_a_rollup_is_what_a_full_recompute_would_give_whatever_happened_to_its_s
 
 def only_new_segments(walk, action):
     """Take only what was added for changed."""
-    return walk._touched_truly(action) if isinstance(action, AddSegment) else []
+    return walk._right_changed_buckets(action) if isinstance(action, AddSegment) else []
 
 
 def only_buckets_that_emptied(walk, action):
     """Take the buckets that coverage lost for all that a delete changed."""
     if not isinstance(action, SetDeletes):
-        return walk._touched_truly(action)
-    return [walk._held(walk._known(action.segment.segment_id)) - walk._held(action.segment)]
+        return walk._right_changed_buckets(action)
+    return [
+        walk._segment_buckets(walk._find_segment(action.segment.segment_id))
+        - walk._segment_buckets(action.segment)
+    ]
 
 
 def nothing_of_what_went(walk, action):
     """Forget segments that were removed."""
-    return [] if isinstance(action, RemoveSegment) else walk._touched_truly(action)
+    return [] if isinstance(action, RemoveSegment) else walk._right_changed_buckets(action)
 
 
 def only_by_the_number_of_rows(commit):
@@ -224,9 +227,9 @@ def delete_from_the_rollup(site, source):
 @pytest.mark.parametrize(
     ("place", "wrong", "history"),
     [
-        ((_CommitWalk, "_touched"), only_new_segments, delete_all),
-        ((_CommitWalk, "_touched"), only_buckets_that_emptied, delete_one_of_two),
-        ((_CommitWalk, "_touched"), nothing_of_what_went, delete_all),
+        ((_CommitWalk, "_changed_buckets"), only_new_segments, delete_all),
+        ((_CommitWalk, "_changed_buckets"), only_buckets_that_emptied, delete_one_of_two),
+        ((_CommitWalk, "_changed_buckets"), nothing_of_what_went, delete_all),
         ((changed_module, "_is_neutral"), only_by_the_number_of_rows, replace_all),
         (
             (rollup_module, "_last_refill"),
@@ -249,6 +252,8 @@ def test_simpler_designs_are_wrong_after_their_shortest_history(
         return is_same(expected(rows_of(source), HOURLY), found(site.table("hourly"), HOURLY))
 
     assert is_right_after(tmp_path / "true")
-    monkeypatch.setattr(_CommitWalk, "_touched_truly", _CommitWalk._changed_buckets, raising=False)
+    monkeypatch.setattr(
+        _CommitWalk, "_right_changed_buckets", _CommitWalk._changed_buckets, raising=False
+    )
     monkeypatch.setattr(*place, wrong)
     assert not is_right_after(tmp_path / "wrong")

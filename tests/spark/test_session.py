@@ -205,7 +205,7 @@ def test_the_reason_why_spark_does_not_start_is_the_commands_error(tmp_path):
 
 
 KILL_AND_BEGIN = """
-from thermocline.pipeline import session as sessions
+from thermocline.pipeline.spark import session as sessions
 sessions.session("local[1]")
 (gateway,) = sessions._gateways.values()
 gateway.process.kill()

@@ -101,7 +101,7 @@ def test_nothing_is_overwritten_as_a_whole(spark, table):
     ("options", "message"),
     [
         ({"batchid": "a:-1x", "overlapp": "allow"}, "did you mean 'overlap'"),
-        ({"overlap": "perhaps"}, "not an overlap policy"),
+        ({"overlap": "perhaps"}, "unknown overlap policy"),
         ({"evolve": "1"}, "not true or false"),
         ({"timeColumn": "ts"}, "a time column and a bucket"),
     ],

@@ -223,7 +223,7 @@ def test_a_version_that_has_expired_is_not_held(table):
     [
         ({"asOff": "3"}, "did you mean 'asOf'"),
         ({"as_of": "99"}, "no such version"),
-        ({"asOf": "soon"}, "not a time"),
+        ({"asOf": "soon"}, "the time cannot be read"),
         ({"hot": "yes"}, "not true or false"),
         ({"hot": "true"}, "load the lake's folder"),
         ({"partitionBytes": "many"}, "not a number above zero"),

@@ -45,7 +45,7 @@ def lay_out_anew(table, operation):
         added = [AddSegment(one.segment(*columns, ColumnFit(), state.spec)) for one in stage.staged]
         return CommitPlan(operation, (*(removal(s) for s in state.segments), *added))
 
-    lake.landed(stage, plan)
+    lake.run_transaction(stage, plan)
 
 
 def test_the_first_batch_is_the_table_and_later_ones_are_what_was_added(table):

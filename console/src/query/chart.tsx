@@ -1,4 +1,4 @@
-// A result as lines: which column goes across, and which go up.
+// A result as lines: the user chooses the column of the x axis and the columns of the y axis.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { change } from "../route";
 import { counted } from "../format";
@@ -38,12 +38,12 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
   if (across === undefined || !upward.length) {
     return (
       <Empty title="Nothing to draw">
-        <p>A chart takes a column of times or numbers, and one or more of numbers.</p>
+        <p>A chart needs one column of times or numbers for the x axis, and columns of numbers for the y axis.</p>
       </Empty>
     );
   }
   const name = (place: number) => rows.names[place] ?? "";
-  // The labels that rows share tell their series apart, unless other columns are chosen.
+  // The labels that rows share divide them into series, unless the user chooses other columns.
   const others = upward.filter((place) => !up.includes(place));
   const series = new Map<string, number[]>([
     [NO_SERIES, []],
@@ -51,7 +51,7 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
     ...(labels.length ? [[labels.map(name).join(BETWEEN), labels] as [string, number[]]] : []),
   ]);
   const chosen = series.has(by) ? by : telling.map(name).join(BETWEEN) || NO_SERIES;
-  const told = series.get(chosen) ?? [];
+  const seriesBy = series.get(chosen) ?? [];
   const toggle = (place: number) => {
     const next = up.includes(place) ? up.filter((one) => one !== place) : [...up, place];
     change({ y: next.map(name).join("\u001f") });
@@ -75,7 +75,7 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
                 disabled={!up.includes(place) && up.length >= LINES_MAX}
                 onChange={() => toggle(place)}
               />
-              {!told.length && <Swatch place={up.indexOf(place)} />}
+              {!seriesBy.length && <Swatch place={up.indexOf(place)} />}
               {name(place)}
             </label>
           ))}
@@ -89,7 +89,7 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
           />
         )}
       </div>
-      <Canvas rows={rows} across={across} up={up} by={told} />
+      <Canvas rows={rows} across={across} up={up} by={seriesBy} />
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// An answer as a file. The query is run again, in the format that is wanted, without a limit.
+// An answer as a file: runs the query again in the chosen format, without a limit of rows.
 import { fetched } from "../api";
 
 export const FORMATS = { csv: "CSV", parquet: "Parquet", json: "JSON" } as const;
@@ -6,7 +6,7 @@ export type DownloadFormat = keyof typeof FORMATS;
 
 export async function download(sql: string, format: DownloadFormat): Promise<void> {
   const response = await fetched("query", { body: { sql, format } });
-  const blob = await response.blob(); // rejects where the answer was cut
+  const blob = await response.blob(); // rejects if the answer was truncated
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = `answer.${format}`;

@@ -1,5 +1,5 @@
-// The SQL editor. It lives in a shadow root: there its styles are style sheets of their own, and
-// the page's policy, which forbids styles inside the page, holds for it as well.
+// The SQL editor. It is in a shadow root, where its styles are separate style sheets, so that the
+// page's policy, which forbids inline styles, can stay.
 import {
   type CompletionContext,
   type CompletionResult,
@@ -32,7 +32,7 @@ export interface Editor {
   text(): string;
   put(text: string): void;
   words(words: Words): void;
-  /** Mark a place of the text as wrong and go there; without a place, mark nothing. */
+  /** Underline an error in the text and go there; without a place, remove the underline. */
   mark(place: number | null, message: string): void;
   focus(): void;
   destroy(): void;
@@ -44,7 +44,7 @@ interface Wishes {
   run: () => void;
 }
 
-// The words of a SELECT. A longer list would make keywords of columns such as `close` or `name`.
+// The words of a SELECT. A longer list would treat columns such as `close` or `name` as keywords.
 const dialect = SQLDialect.define({
   doubleDollarQuotedStrings: true,
   operatorChars: "+-*/<>=~!@#%^&|",
@@ -105,8 +105,8 @@ const look = EditorView.theme({
 });
 
 /**
- * Typing over a selection is done here and not by the browser, which would give the new text the
- * style of the old one as an attribute: the page's policy refuses that, and tells of it.
+ * Replaces a selection by typed text. A browser would keep the style of the old text as an
+ * attribute, which violates the page's policy and logs an error.
  */
 const overSelection = EditorView.domEventHandlers({
   beforeinput(event, view) {

@@ -1,4 +1,4 @@
-// Rows in a grid that makes elements only for what is in sight. The keyboard moves a cell.
+// A grid that creates elements only for visible rows. The arrow keys move the active cell.
 import { useMemo, useRef, useState } from "preact/hooks";
 import { count } from "../format";
 import { copyText } from "../show/copy";
@@ -159,7 +159,7 @@ function Cell({ id, text, isNumber, isActive, column, left, width, pick }: CellA
   );
 }
 
-/** Scroll as little as brings a row into sight, where this many rows are in sight at once. */
+/** Scroll as little as possible to show a row, if this many rows are visible at once. */
 function bringIntoSight(box: HTMLElement, row: number, scale: Scale, inSight: number): void {
   const first = scale.rowAt(box.scrollTop);
   if (row < first) box.scrollTop = scale.offsetOf(row);

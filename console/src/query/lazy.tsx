@@ -1,4 +1,4 @@
-// A component that is loaded when it is first shown.
+// Loads a component when it is first shown.
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { problemOf } from "../api";

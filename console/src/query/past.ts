@@ -1,4 +1,4 @@
-// The queries that were run here, the newest first. They stay in this browser.
+// The past queries, newest first. They stay in this browser.
 
 export interface Past {
   sql: string;
@@ -16,7 +16,7 @@ export function past(): Past[] {
     const found: unknown = JSON.parse(localStorage.getItem(NAME) ?? "[]");
     return Array.isArray(found) ? (found as Past[]) : [];
   } catch {
-    return []; // somebody else wrote there
+    return []; // another page wrote there
   }
 }
 
@@ -28,7 +28,7 @@ export function remember(one: Omit<Past, "at">): void {
   try {
     localStorage.setItem(NAME, JSON.stringify(kept));
   } catch {
-    localStorage.removeItem(NAME); // there is no room: better none than a failing query
+    localStorage.removeItem(NAME); // the storage is full: the list must not make a query fail
   }
 }
 

@@ -1,4 +1,4 @@
-// The list of queries that were run here, to take one up again.
+// The list of past queries, to run one again.
 import { useState } from "preact/hooks";
 import { clock, counted, duration } from "../format";
 import { forgetAll, past } from "./past";

@@ -1,4 +1,4 @@
-// Lines on a canvas. Nothing here makes text into markup: the legend is not the library's.
+// Lines on a canvas. No text becomes markup here: the legend of the library is not used.
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { label } from "../axis";
@@ -13,9 +13,9 @@ export interface Drawing {
   x: Float64Array;
   isTime: boolean;
   lines: Line[];
-  /** An x stands twice in one line: points are drawn, and nothing between them. */
+  /** One line has the same x twice: only points are drawn, without lines between them. */
   isScattered: boolean;
-  /** How many series there are, of which some may not be drawn; 0 where rows are not told apart. */
+  /** How many series there are, drawn or not; 0 if rows are not divided into series. */
   series: number;
 }
 
@@ -36,7 +36,7 @@ const STEPS = Array.from({ length: 614 }, (_, place) => place - 306).flatMap((po
 );
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 15 });
 
-/** Draw; `pointed` is called with the place of the row under the pointer, or null. */
+/** Draw; calls `pointed` with the position of the row under the pointer, or null. */
 export function drawn(
   host: HTMLElement,
   drawing: Drawing,
@@ -85,7 +85,7 @@ function times(_: uPlot, splits: number[], __: number, ___: number, step: number
   return splits.map((time) => label(time / 1000, step / 1000));
 }
 
-/** Numbers along an axis: every digit, or as many after the exponent as tell neighbours apart. */
+/** Numbers along an axis, with as many digits as make neighbours differ. */
 function numbers(_: uPlot, splits: number[]): string[] {
   const largest = Math.max(...splits.map(Math.abs));
   if (largest < PLAIN_MAX) return splits.map((value) => NUMBER.format(value));
@@ -97,7 +97,7 @@ function numbers(_: uPlot, splits: number[]): string[] {
 /** The width of an axis is that of its longest label. */
 function wide(plot: uPlot, labels: string[] | null, axis: number, cycle: number): number {
   const held = plot.axes[axis] as unknown as { _size: number; font: [string, ...unknown[]] };
-  // Order matters: once it was measured it stays, or the library would never come to an end.
+  // Order matters: the first measured width stays, or the library would lay out again without end.
   if (cycle > 1) return held._size;
   const context = plot.ctx;
   const ratio = devicePixelRatio || 1;
@@ -108,7 +108,7 @@ function wide(plot: uPlot, labels: string[] | null, axis: number, cycle: number)
   return Math.max(AXIS_MIN_PX, Math.ceil(Math.max(0, ...widths)) + AXIS_BESIDE_PX);
 }
 
-/** Lines are drawn from left to right; rows that have no x are not drawn. */
+/** Lines are drawn from left to right; rows without an x are not drawn. */
 export function sorted(drawing: Drawing): Drawing {
   const { x } = drawing;
   let isSorted = true;

@@ -1,5 +1,5 @@
-// What an answer was read from: how many rows were hot and how many cold, how long it took, which
-// files were opened and which were not.
+// What a query read: how many rows were hot and cold, how long it took, how many files it opened
+// and how many it skipped.
 import { clock, count, counted, duration, size } from "../format";
 import type { Outcome } from "./run";
 
@@ -12,7 +12,7 @@ export function Report({ outcome }: { outcome: Outcome }) {
   const files = sum("files");
   const pruned = sum("files_pruned");
   return (
-    <section class="report" aria-label="What the answer was read from">
+    <section class="report" aria-label="What the query read">
       <dl>
         <div>
           <dt>Rows</dt>
@@ -49,7 +49,7 @@ export function Report({ outcome }: { outcome: Outcome }) {
   );
 }
 
-/** The rows that were read, hot and cold, by their share; the smaller half is always seen. */
+/** The shares of hot and cold rows; the smaller one is always visible. */
 export function TierBar({ hot, cold }: { hot: number; cold: number }) {
   const total = hot + cold;
   const part = total ? Math.min(0.985, Math.max(0.015, hot / total)) : 0;

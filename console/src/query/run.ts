@@ -1,4 +1,4 @@
-// The one query of this tab: started, watched, cancelled. It outlives the screen that started it.
+// The one query of this tab: it can be started, watched and cancelled, and outlives its screen.
 import { useEffect, useState } from "preact/hooks";
 import { Problem, asked, fetched, isAbort, part, problemOf } from "../api";
 import type { Rows } from "./arrow";
@@ -48,7 +48,7 @@ export function runState(): RunState {
   return state;
 }
 
-/** The query that was started last, whatever became of it. */
+/** The query that was started last, even if it failed. */
 export function lastSql(): string {
   return asking;
 }
@@ -64,13 +64,13 @@ export function useRun(): RunState {
   return held;
 }
 
-/** A name for a query; the browser's own maker of ids is not there without TLS. */
+/** An id for a query. `crypto.randomUUID` does not exist without TLS. */
 export function newQueryId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return `console-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/** Run a query; one that runs already is ended first. */
+/** Run a query; cancels a running one first. */
 export async function run(sql: string, isWhole: boolean): Promise<void> {
   asking = sql;
   if (current) await cancel();
@@ -91,7 +91,7 @@ export async function run(sql: string, isWhole: boolean): Promise<void> {
   }
 }
 
-/** End the query that runs: at the node first, then here. */
+/** Cancel the running query: at the node first, then here. */
 export async function cancel(): Promise<void> {
   const mine = current;
   if (!mine) return;
@@ -100,7 +100,7 @@ export async function cancel(): Promise<void> {
   try {
     await asked(`queries/${part(mine.queryId)}`, { method: "DELETE" });
   } catch {
-    // It was over already, or the node is gone; either way nothing runs for us any more.
+    // The query had ended already, or the node is gone: either way no query runs for this tab.
   }
   mine.stop.abort();
 }
@@ -139,14 +139,14 @@ async function answered(
   };
 }
 
-/** Read a body to its end, telling how far it is; an answer that was cut is an error. */
+/** Read a body to its end and report the progress; a truncated answer is an error. */
 async function collected(
   response: Response,
   mine: NonNullable<typeof current>,
 ): Promise<Uint8Array> {
   const parts: Uint8Array[] = [];
   let bytes = 0;
-  let told = 0;
+  let shown = 0;
   const reader = response.body?.getReader();
   if (!reader) return new Uint8Array();
   for (;;) {
@@ -158,8 +158,8 @@ async function collected(
       await reader.cancel();
       throw tooLarge();
     }
-    if (performance.now() - told > SHOWN_MS && current === mine) {
-      told = performance.now();
+    if (performance.now() - shown > SHOWN_MS && current === mine) {
+      shown = performance.now();
       put({ kind: "running", since: mine.since, bytes });
     }
   }
@@ -168,9 +168,9 @@ async function collected(
 
 async function cut(error: unknown, queryId: string): Promise<never> {
   if (isAbort(error)) throw error;
-  // The head of the answer was sent already; why its body ended the node tells on its own.
-  const told = await asked<{ error: { detail: string } | null }>(`queries/${part(queryId)}`);
-  if (told.error) throw new Problem(told.error as ConstructorParameters<typeof Problem>[0]);
+  // The status was sent before the failure, so ask the node why the query ended.
+  const state = await asked<{ error: { detail: string } | null }>(`queries/${part(queryId)}`);
+  if (state.error) throw new Problem(state.error as ConstructorParameters<typeof Problem>[0]);
   throw new Problem({ status: 0, detail: "the answer ended too early", code: "cut" });
 }
 
@@ -188,8 +188,8 @@ function tooLarge(): Problem {
   return new Problem({
     status: 0,
     code: "too_large",
-    detail: "the answer is larger than what a page can hold",
-    hint: "ask for less, or download it",
+    detail: "the answer is too large to show",
+    hint: "select fewer rows or columns, or download the answer",
     facts: { bytes_max: ANSWER_BYTES_MAX },
   });
 }

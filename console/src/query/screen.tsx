@@ -1,4 +1,4 @@
-// The query: the editor, what is done with it, and the answer.
+// The screen Query: the editor, its buttons, and the answer.
 import { lazy } from "./lazy";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { problemOf } from "../api";
@@ -27,7 +27,7 @@ export function QueryScreen({ place }: { place: Place }) {
   const key = useKey();
   const words = useAsk<Words>("words");
   const editor = useRef<Editor | null>(null);
-  const known = useRef<Words | undefined>(undefined); // the editor may come later than the words
+  const known = useRef<Words | undefined>(undefined); // the editor may load after the words
   known.current = words.value;
   const [isPastOpen, putPastOpen] = useState(false);
   const sql = place.params["sql"] ?? "";
@@ -39,13 +39,13 @@ export function QueryScreen({ place }: { place: Place }) {
     void run(text, here().params["rows"] === "all");
   };
   useEffect(() => {
-    // A link that was shared, or a page that was loaded again, shows its answer as well.
+    // A shared link and a reloaded page also run their query.
     if (sql.trim() && lastSql() !== sql) void run(sql, isWhole);
   }, []);
   useEffect(() => {
     const state = runState();
     const status = state.kind === "failed" ? state.problem.status : 0;
-    if (status === 401 || status === 403) start(); // the key that was missing may be there now
+    if (status === 401 || status === 403) start(); // the user may have entered the missing key
   }, [key]);
   useEffect(() => {
     if (words.value) editor.current?.words(words.value);
@@ -156,7 +156,7 @@ function EditorHost({ text, start, ready }: EditorAsked) {
     };
   }, []);
   useEffect(() => {
-    // The way back, or another link: the address is not what was typed here.
+    // Back, or another link: the address differs from the text in the editor.
     const shown = made.current?.text();
     if (shown !== undefined && text !== FIRST_SQL && shown !== text && !isTyping(host.current)) {
       made.current?.put(text);
@@ -182,7 +182,7 @@ function marked(editor: Editor | null, state: RunState): void {
 }
 
 function Downloads({ sql }: { sql: () => string }) {
-  const [told, put] = useState("Download");
+  const [label, put] = useState("Download");
   const load = async (format: DownloadFormat) => {
     put("Downloading…");
     try {
@@ -203,7 +203,7 @@ function Downloads({ sql }: { sql: () => string }) {
           void load(format);
         }}
       >
-        <option value="">{told}</option>
+        <option value="">{label}</option>
         {Object.entries(FORMATS).map(([format, name]) => (
           <option key={format} value={format}>
             {name}
@@ -223,9 +223,9 @@ interface ResultAsked {
 function Result({ state, place, start }: ResultAsked) {
   if (state.kind === "idle") {
     return (
-      <Empty title="Ask something">
+      <Empty title="Run a query">
         <p>
-          One SELECT, over hot rows and cold ones alike. Press <kbd>Ctrl ↵</kbd> to run it.
+          Type one SELECT. It reads hot and cold rows. Press <kbd>Ctrl ↵</kbd> to run it.
         </p>
       </Empty>
     );
@@ -254,7 +254,7 @@ function Result({ state, place, start }: ResultAsked) {
       </div>
       {outcome.rows.count === 0 ? (
         <Empty title="No rows">
-          <p>The query ran, and nothing fits it.</p>
+          <p>The query ran, and no row matches it.</p>
         </Empty>
       ) : (
         <Shown view={view} outcome={outcome} place={place} />

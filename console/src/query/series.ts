@@ -1,24 +1,24 @@
-// Rows as lines: sorted from left to right, and one line for each series that a label tells apart.
+// Rows as lines: sorted from left to right, one line for each series.
 import type { Rows } from "./arrow";
 import { type Drawing, type Line, sorted } from "./plot";
 
 export const SERIES_MAX = 24;
 const BETWEEN = " · ";
 
-/** Whether an x stands twice: then one line through all rows would go up and down between series. */
+/** Whether an x occurs twice: one line through all rows would jump between series. */
 export function isRepeated(x: Float64Array): boolean {
   const order = Float64Array.from(x).sort();
   return order.some((value, place) => place > 0 && value === order[place - 1]);
 }
 
-/** The text of some columns of a row, by which its series is called. */
+/** The name of a row's series: the text of some columns. */
 function labelOf(rows: Rows, by: number[], row: number): string {
   return by.map((place) => rows.text(place, row) ?? "null").join(BETWEEN);
 }
 
 /**
- * The first of some choices of columns that tells series apart: it has several values, and rows
- * share them. A message that each row has of its own tells nothing apart.
+ * The first of some choices of columns that divides rows into series: it has several values, and
+ * several rows share a value. A message that differs in each row is no use.
  */
 export function tellingOf(rows: Rows, choices: number[][]): number[] | undefined {
   const most = (rows.count + 1) / 2;
@@ -52,7 +52,7 @@ export function drawingOf(rows: Rows, { across, up, by }: Wanted): Drawing {
   const lines: Line[] = [];
   for (const column of columns) {
     for (const [name, place] of kept) {
-      // Undefined: this series has no row at that x, and its line goes on. Null is a gap.
+      // Undefined: this series has no row at that x, and its line continues. Null is a gap.
       const values = new Array<number | null | undefined>(places.length).fill(undefined);
       lines.push({ name: columns.length > 1 ? `${name} ${column.name}` : name, values });
       for (const [at, row] of order.entries()) {
@@ -65,7 +65,7 @@ export function drawingOf(rows: Rows, { across, up, by }: Wanted): Drawing {
   return { x: Float64Array.from(places), isTime, lines, isScattered, series: names.length };
 }
 
-/** A place on the shared x for each row; a series that has an x twice gets a place for each. */
+/** A position on the shared x axis for each row, also if a series has the same x twice. */
 function placed(order: number[], x: Float64Array, labels: string[], series: number) {
   const across: number[] = [];
   const slots: number[] = [];

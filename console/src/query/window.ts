@@ -1,6 +1,6 @@
-// Which rows and columns of a grid are in sight. A browser makes no element taller than some
-// millions of pixels, so past `SLOTS_MAX` rows the scroll bar stands for shares of the rows: a slot
-// is a place on the screen, and which row it shows depends on how far the grid is scrolled.
+// Which rows and columns of a grid are visible. A browser limits an element to some millions of
+// pixels, so above `SLOTS_MAX` rows the scroll bar covers fractions of the rows: a slot is a place
+// on the screen, and the scroll position decides which row it shows.
 import {
   Virtualizer,
   type VirtualizerOptions,
@@ -40,11 +40,11 @@ export function useWindow(
 
 export interface Scale {
   slots: number;
-  /** How many rows come before the one in the first slot, scrolled this far. */
+  /** How many rows precede the row in the first slot at a scroll position. */
   shift(offset: number): number;
-  /** The row that is the first in sight, scrolled this far; a share of a row counts. */
+  /** The first visible row at a scroll position; may be a fraction of a row. */
   rowAt(offset: number): number;
-  /** How far to scroll so that a row is the first in sight. */
+  /** The scroll position at which a row is the first visible one. */
   offsetOf(row: number): number;
 }
 

@@ -1,4 +1,4 @@
-// Coverage: which stretches of time a table holds, entity by entity, and how to fill the others.
+// Coverage: which stretches of time a table holds for each entity, and how to fill its gaps.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { part } from "../api";
 import { useAsk } from "../ask";
@@ -44,7 +44,7 @@ function OneTable({ table, params }: { table: TableBrief; params: Params }) {
       blocks: String(blocks),
     },
   });
-  // What was drawn stays until the next picture is there: zooming does not flicker.
+  // The last picture stays until the next one is ready, so that zooming does not flicker.
   const shown = useRef<Blocks | undefined>(undefined);
   if (ask.value) shown.current = ask.value;
   const found = ask.value ?? (ask.problem ? undefined : shown.current);
@@ -106,7 +106,7 @@ function Controls({ params, of }: { params: Params; of: Blocks | undefined }) {
   );
 }
 
-/** Change the stretch about its middle, in whole buckets. */
+/** Change the length of the stretch around its middle, in whole buckets. */
 function zoomed(of: Blocks, factor: number): void {
   if (!of.start || !of.end) return;
   const start = seconds(of.start);
@@ -126,8 +126,8 @@ interface PictureAsked {
 function Picture({ table, of, params, page }: PictureAsked) {
   if (!of.lanes.length || !of.blocks) {
     return (
-      <Empty title={params["find"] ? "No entity like this" : "Nothing is held yet"}>
-        <p>{params["find"] ? "Find another one." : "Coverage begins with the first rows."}</p>
+      <Empty title={params["find"] ? "No entity matches" : "No rows yet"}>
+        <p>{params["find"] ? "Change the text to find an entity." : "Coverage begins with the first rows."}</p>
       </Empty>
     );
   }
@@ -170,7 +170,7 @@ function chosenIn(params: Params) {
   try {
     return { entity: JSON.parse(entity) as Record<string, unknown>, start: from, end: to };
   } catch {
-    return null; // a link that somebody cut in the middle
+    return null; // the link was cut in the middle
   }
 }
 

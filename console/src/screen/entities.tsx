@@ -1,4 +1,4 @@
-// Entities: the types there are, their contracts, their documents, and what one of them was.
+// Entities: their types, contracts and documents, and the history of a document.
 import { useState } from "preact/hooks";
 import { part } from "../api";
 import { useAsk } from "../ask";
@@ -156,7 +156,7 @@ function Documents({ type, params }: { type: string; params: Params }) {
           page.entities.length ? (
             <PageTable type={type} of={page} names={names.slice(0, COLUMNS_MAX)} />
           ) : (
-            <Empty title={filter ? "Nothing fits" : "No documents yet"} />
+            <Empty title={filter ? "No document matches" : "No documents yet"} />
           )
         }
       </Asked>
@@ -164,7 +164,7 @@ function Documents({ type, params }: { type: string; params: Params }) {
   );
 }
 
-/** A value as it was meant: JSON where it is JSON, else a text. */
+/** The value of a typed text: JSON if it is JSON, else the text. */
 function guess(text: string): unknown {
   try {
     return JSON.parse(text);
@@ -240,7 +240,7 @@ function OneEntity({ type, id }: { type: string; id: string }) {
         </Asked>
       </section>
       <section class="card" aria-labelledby="was">
-        <h2 id="was">What it was</h2>
+        <h2 id="was">History of the document</h2>
         <Asked ask={past}>{({ revisions }) => <Revisions of={revisions} />}</Asked>
       </section>
     </div>

@@ -1,4 +1,4 @@
-// Freshness: how far the rows of each table have come, from taken to compacted.
+// Freshness: how far the rows of each table have come, from acknowledged to compacted.
 import { useAsk } from "../ask";
 import { ago, clock, count, counted, duration, seconds } from "../format";
 import { addressOf } from "../route";
@@ -45,7 +45,7 @@ interface Stage {
   kind: "live" | "hot" | "cold" | "none";
 }
 
-/** A time to the second: what is fresh is told in seconds. */
+/** A time to the second. */
 function until(instant: string): string {
   return clock(instant).slice(0, 19);
 }

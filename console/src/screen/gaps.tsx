@@ -1,4 +1,4 @@
-// What is missing of one entity in a stretch, and the words to look for it or to fill it.
+// The gaps of one entity in a stretch of time, and commands that query or fill them.
 import { part } from "../api";
 import { useAsk } from "../ask";
 import { clock, count, counted } from "../format";
@@ -71,7 +71,7 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
                 ]}
               />
               {gaps.length > SHOWN_MAX && (
-                <p class="small quiet">and {count(gaps.length - SHOWN_MAX)} more; look closer</p>
+                <p class="small quiet">and {count(gaps.length - SHOWN_MAX)} more; zoom in to list them</p>
               )}
             </>
           );
@@ -79,7 +79,7 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
       </Asked>
       <p class="buttons">
         <button type="button" onClick={() => change({ start, end }, "push")}>
-          Look closer
+          Zoom in here
         </button>
         <button type="button" onClick={() => change({ entity: "", from: "", to: "" })}>
           Close
@@ -89,7 +89,7 @@ export function Gaps({ table, entity, start, end }: GapsAsked) {
   );
 }
 
-/** The stretch is in the last three columns, whatever an entity's own columns are called. */
+/** The last three columns are the gap's; the columns before them are the entity's. */
 function gapsIn(answer: Rows<Record<string, unknown>>): Gap[] {
   const [start = "", end = "", buckets = ""] = answer.columns.slice(-3).map((one) => one.name);
   return answer.rows.map((row) => ({

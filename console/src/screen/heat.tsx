@@ -1,5 +1,5 @@
 // The picture of coverage: a lane for each entity, a block for each stretch of buckets. A block is
-// filled like a vessel: flushed buckets below, unflushed on top of them, what is missing is empty.
+// filled from below: first the flushed share, then the hot share; the missing share stays empty.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { clock, count, counted, instantOf, seconds } from "../format";
 import { colour, onTheme } from "../theme";
@@ -25,7 +25,7 @@ interface HeatAsked {
 export function Heat({ of, pick, zoom, closer }: HeatAsked) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [held, putHeld] = useState<{ of: Blocks; cursor: Cursor } | null>(null);
-  // A place belongs to the picture it was pointed at: after a zoom, the same block is another time.
+  // After a zoom the same block is another time, so the cursor belongs to one picture.
   const cursor = held?.of === of ? held.cursor : null;
   const put = (to: Cursor | null) => putHeld(to && { of, cursor: to });
   const [drag, putDrag] = useState<[from: number, to: number] | null>(null);
@@ -87,7 +87,7 @@ export function Heat({ of, pick, zoom, closer }: HeatAsked) {
         role="application"
         aria-label={
           "Coverage picture. Arrow keys move over the blocks, Enter lists what is missing, " +
-          "plus and minus change the stretch. The view Table has the same as a table."
+          "plus and minus change the stretch. The view Table shows the same numbers."
         }
         style={{ height: `${of.lanes.length * LANE_PX}px` }}
         onKeyDown={pressed}
@@ -107,7 +107,7 @@ export function Heat({ of, pick, zoom, closer }: HeatAsked) {
       </div>
       <Axis of={of} />
       <p class="reading number" role="status">
-        {cursor ? told(of, cursor) : "Drag across the blocks to zoom in. Select a block to list its gaps."}
+        {cursor ? describe(of, cursor) : "Drag across the blocks to zoom in. Select a block to list its gaps."}
       </p>
     </div>
   );
@@ -161,7 +161,7 @@ export function laneName(entity: Record<string, unknown>): string {
   return values.length ? values.join(" · ") : "all rows";
 }
 
-function told(of: Blocks, { lane, block }: Cursor): string {
+function describe(of: Blocks, { lane, block }: Cursor): string {
   const found = of.lanes[lane];
   if (!found) return "";
   const total = firstBucket(of, block + 1) - firstBucket(of, block);
@@ -215,7 +215,7 @@ function drawBlocks(canvas: HTMLCanvasElement, of: Blocks, cursor: Cursor | null
   }
 }
 
-/** A block is full only if all of it is held, and empty only if nothing is. */
+/** A block looks full only if no bucket is missing, and empty only if all are. */
 export function levelOf(held: number, total: number, full: number): number {
   if (held === 0) return 0;
   if (held >= total) return full;

@@ -103,7 +103,7 @@ function TimeTravel({ table, commits, params }: OfCommits) {
         }}
       >
         <label class="field">
-          <span>The query that is run at it</span>
+          <span>Query to run at this version</span>
           <textarea
             rows={3}
             spellcheck={false}
@@ -117,7 +117,7 @@ function TimeTravel({ table, commits, params }: OfCommits) {
         </p>
       </form>
       <Asked ask={ask}>{(answer) => <RowTable label="Rows at this version" answer={answer} />}</Asked>
-      <p class="small quiet">A version has what was committed then; hot rows are in none yet.</p>
+      <p class="small quiet">A version contains the rows that were committed then. Hot rows are not in any version yet.</p>
     </section>
   );
 }

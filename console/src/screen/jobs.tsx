@@ -1,4 +1,4 @@
-// Jobs: what is hot and waits for its flush, what the pipeline did, and the queries that run now.
+// Jobs: rows that wait for their flush, past runs of the pipeline, and running queries.
 import { useState } from "preact/hooks";
 import { asked, part, problemOf } from "../api";
 import { useAsk } from "../ask";
@@ -31,13 +31,13 @@ export function JobsScreen() {
 }
 
 function Flushes({ of, again }: { of: Jobs; again: () => void }) {
-  const [told, tell] = useState("");
+  const [status, report] = useState("");
   const flush = async (table: string) => {
     try {
       await asked(`tables/${part(table)}/flush`, { method: "POST" });
-      tell(`${table} is flushed.`);
+      report(`${table} is flushed.`);
     } catch (error) {
-      tell(sentence(problemOf(error).message));
+      report(sentence(problemOf(error).message));
     }
     again();
   };
@@ -46,7 +46,7 @@ function Flushes({ of, again }: { of: Jobs; again: () => void }) {
     <section class="card" aria-labelledby="flushes">
       <h2 id="flushes">Flushes</h2>
       <p>
-        <label for="hotroom">Room for hot rows: </label>
+        <label for="hotroom">Memory of hot rows: </label>
         <span class="number">
           {size(of.hot_bytes)} of {size(of.hot_bytes_max)}
         </span>
@@ -95,7 +95,7 @@ function Flushes({ of, again }: { of: Jobs; again: () => void }) {
         <p class="quiet">There are no tables, so nothing is hot.</p>
       )}
       <p class="small quiet" role="status">
-        {told}
+        {status}
       </p>
     </section>
   );
@@ -124,7 +124,7 @@ function Pipeline({ of }: { of: Jobs }) {
               isNumber: true,
               show: (run) => (run.version === null ? "" : count(run.version)),
             },
-            { name: "What", show: (run) => told(run) },
+            { name: "Result", show: (run) => outcomeOf(run) },
           ]}
         />
       )}
@@ -141,7 +141,7 @@ function State({ of }: { of: JobRun }) {
   return <em class={`badge ${of.state === "failed" ? "warm" : "cold"}`}>{of.state}</em>;
 }
 
-function told(run: JobRun): string {
+function outcomeOf(run: JobRun): string {
   if (run.error_message) return run.error_message;
   const numbers = Object.entries(run.numbers);
   return numbers.map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", ");
@@ -153,18 +153,18 @@ function Queries() {
     try {
       await asked(`queries/${part(query.query_id)}`, { method: "DELETE" });
     } catch {
-      // It was over already, which the next look shows.
+      // The query had ended already, which the next answer shows.
     }
     ask.again();
   };
   return (
     <section class="card" aria-labelledby="queries">
-      <h2 id="queries">Queries that run</h2>
+      <h2 id="queries">Running queries</h2>
       <Asked ask={ask}>
         {({ queries }) =>
           queries.length ? (
             <Listing
-              label="Queries that run"
+              label="Running queries"
               rows={queries}
               keyOf={(one) => one.query_id}
               fields={[
@@ -181,7 +181,7 @@ function Queries() {
               ]}
             />
           ) : (
-            <p class="quiet">None.</p>
+            <p class="quiet">No query is running.</p>
           )
         }
       </Asked>

@@ -1,4 +1,4 @@
-// Keys: who may do what. The text of a new key is shown once, here, and nowhere else.
+// Keys. The text of a new key is shown once, on this screen only.
 import { useState } from "preact/hooks";
 import { asked, part, problemOf } from "../api";
 import { useAsk } from "../ask";
@@ -25,7 +25,7 @@ export function KeysScreen() {
   const take = (text: string) => {
     putMade(text);
     putFirst(!key());
-    // After the first key the node answers nothing without one: this tab goes on with it.
+    // After the first key the node answers no request without one, so this tab uses it.
     if (key()) ask.again();
     else putKey(text);
   };
@@ -66,7 +66,7 @@ export function KeysScreen() {
 }
 
 function List({ of, again }: { of: KeyInfo[]; again: () => void }) {
-  const [told, tell] = useState("");
+  const [status, report] = useState("");
   const [asking, ask] = useState("");
   const revoke = async (key: KeyInfo) => {
     if (asking !== key.key_id) {
@@ -76,9 +76,9 @@ function List({ of, again }: { of: KeyInfo[]; again: () => void }) {
     ask("");
     try {
       await asked(`keys/${part(key.key_id)}`, { method: "DELETE" });
-      tell(`Key ${key.key_id} is revoked.`);
+      report(`Key ${key.key_id} is revoked.`);
     } catch (error) {
-      tell(sentence(problemOf(error).message));
+      report(sentence(problemOf(error).message));
     }
     again();
   };
@@ -127,7 +127,7 @@ function List({ of, again }: { of: KeyInfo[]; again: () => void }) {
         ]}
       />
       <p class="small quiet" role="status">
-        {told}
+        {status}
       </p>
     </section>
   );

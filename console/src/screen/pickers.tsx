@@ -1,4 +1,4 @@
-// The choice of a table, for screens that are about one; the first one where none is chosen.
+// The choice of a table, for screens about one table; the first table unless the user chooses.
 import type { ComponentChildren } from "preact";
 import { useAsk } from "../ask";
 import { addressOf, go } from "../route";

@@ -1,4 +1,4 @@
-// A few rows of an answer, as plain text in a plain table.
+// The newest rows of a table, as text.
 import { useAsk } from "../ask";
 import { clock } from "../format";
 import { Listing } from "../show/listing";

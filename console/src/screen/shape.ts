@@ -1,4 +1,4 @@
-// What the node answers, as far as the screens read it. The document of it is /api/v1/openapi.json.
+// The types of the node's answers that the screens read; /api/v1/openapi.json describes all.
 
 export interface TableBrief {
   name: string;

@@ -1,4 +1,4 @@
-// A table from elsewhere: the same first question in four languages.
+// Snippets that query a table from other programs.
 import { literal, name } from "./sql";
 import type { TableInfo } from "./shape";
 
@@ -27,8 +27,8 @@ export function snippets(table: TableInfo, origin: string): Record<string, strin
     OTel: [
       `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${host}:4318`,
       `export OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20tck_..."`,
-      "# metrics, logs and traces become tables of their own with the first rows;",
-      `# ask for them here: select * from otel_logs where service_name = ${literal("shop")}`,
+      "# the node creates the tables of metrics, logs and traces with the first rows;",
+      `# query them here: select * from otel_logs where service_name = ${literal("shop")}`,
     ].join("\n"),
   };
 }

@@ -1,6 +1,6 @@
-// SQL that the console writes: names and values quoted, so that any of them may hold anything.
+// SQL that the console writes. Names and values are quoted, so they may contain any character.
 
-// What DuckDB reserves, or takes for the name of a function or a type alone.
+// The words that DuckDB reserves, or accepts as names of functions or types only.
 const KEYWORDS = new Set(
   `
   all analyse analyze and anti any array as asc asof asymmetric at authorization binary both by
@@ -36,14 +36,14 @@ export interface Stretch {
   end: string;
 }
 
-/** What is missing of an entity in a stretch: the gap itself, until it is filled. */
+/** A query for the gaps of an entity in a stretch of time: it has no rows once they are filled. */
 export function gapSql({ table, entity, start, end }: Stretch): string {
   const conditions = Object.entries(entity).map(([column, value]) => isEqual(column, value));
   const where = conditions.length ? `\nwhere ${conditions.join("\n  and ")}` : "";
   return `select *\nfrom gaps(${[table, start, end].map(literal).join(", ")})${where}`;
 }
 
-/** A command that fills a stretch from files, and one that shows whether it is filled. */
+/** A command that fills a stretch of time from files, and one that shows what is still missing. */
 export function backfill({ table, entity, start, end }: Stretch): string {
   const named = Object.entries(entity).map(([column, value]) => word(`${column}=${String(value)}`));
   const which = named.map((one) => ` --entity ${one}`).join("");
@@ -59,7 +59,7 @@ export function word(text: string): string {
   return /^[\w.,:/=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
-/** The query with every naming of a table after FROM or JOIN turned to one of its versions. */
+/** The query, with a version added to every mention of a table after FROM or JOIN. */
 export function asOf(sql: string, table: string, version: number): string {
   const escaped = table.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   const named = new RegExp(`\\b(from|join)(\\s+)("?)(${escaped})\\3(?![\\w".])(?!\\s+as\\s+of\\b)`, "gi");

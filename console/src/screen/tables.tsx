@@ -1,4 +1,4 @@
-// Tables: what there is; of one, what it is made of, what it holds, and how to reach it.
+// Tables: their list; and for one table its figures, schema, newest rows, and snippets.
 import { useAsk } from "../ask";
 import { part } from "../api";
 import { clock, count, counted, share, size } from "../format";
@@ -33,8 +33,8 @@ export function NoTables() {
   return (
     <Empty title="No tables yet">
       <p>
-        The first rows that arrive by OpenTelemetry make theirs; <a href="api/docs">the API</a>,
-        Python and the command line make others.
+        The node creates the tables of OpenTelemetry with their first rows. Create others with{" "}
+        <a href="api/docs">the API</a>, Python or the command line.
       </p>
     </Empty>
   );
@@ -72,7 +72,7 @@ function OneTable({ name: table, place }: { name: string; place: Place }) {
           <a href="#/tables">Tables</a>
         </p>
         <h1>{table}</h1>
-        <nav class="also" aria-label="Of this table">
+        <nav class="also" aria-label="Screens of this table">
           <a href={addressOf("query", [], { sql: `select *\nfrom ${name(table)}\nlimit 1000` })}>
             Query
           </a>
@@ -86,11 +86,11 @@ function OneTable({ name: table, place }: { name: string; place: Place }) {
 }
 
 function Info({ of, place }: { of: TableInfo; place: Place }) {
-  const told = snippets(of, location.origin);
-  const language = place.params["in"] && place.params["in"] in told ? place.params["in"] : "Python";
+  const texts = snippets(of, location.origin);
+  const language = place.params["in"] && place.params["in"] in texts ? place.params["in"] : "Python";
   return (
     <div class="stack">
-      <section class="card" aria-label="What it holds">
+      <section class="card" aria-label="Rows and coverage">
         <Figures
           of={[
             ["Rows", count(of.rows + of.hot_rows), `${count(of.hot_rows)} of them hot`],
@@ -126,7 +126,7 @@ function Info({ of, place }: { of: TableInfo; place: Place }) {
             ]}
           />
         ) : (
-          <p class="quiet">It has no columns until the first rows bring them.</p>
+          <p class="quiet">The first rows decide the columns of this table.</p>
         )}
         <p class="small quiet">
           Overlap {of.overlap}; retention {of.retention ?? "keeps all rows"}; clock times without a
@@ -135,14 +135,14 @@ function Info({ of, place }: { of: TableInfo; place: Place }) {
       </section>
       <Preview table={of.name} timeColumn={of.time_column} isEmpty={!of.columns.length} />
       <section class="card" aria-labelledby="reach">
-        <h2 id="reach">From elsewhere</h2>
+        <h2 id="reach">Query it from other programs</h2>
         <Tabs
           label="Language"
-          names={Object.fromEntries(Object.keys(told).map((one) => [one, one]))}
+          names={Object.fromEntries(Object.keys(texts).map((one) => [one, one]))}
           chosen={language}
           choose={(chosen) => change({ in: chosen })}
         />
-        <Code text={told[language] ?? ""} label={`${language} snippet`} />
+        <Code text={texts[language] ?? ""} label={`${language} snippet`} />
       </section>
     </div>
   );

@@ -5,7 +5,7 @@ const TOLD_MS = 1600;
 
 export async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // Without TLS a browser has no clipboard for pages, but still knows this.
+  // Without TLS a browser offers pages no clipboard, but still has this command.
   const field = document.createElement("textarea");
   field.value = text;
   field.className = "offscreen";

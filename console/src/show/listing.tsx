@@ -16,7 +16,7 @@ interface ListingAsked<Row> {
 }
 
 export function Listing<Row>({ label, rows, fields, keyOf, isPicked }: ListingAsked<Row>) {
-  // A group and no region: the section around it is the landmark, often by the same name.
+  // A group, not a region: the section around it is the landmark, often with the same name.
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table>
@@ -69,7 +69,7 @@ interface TabsAsked {
   choose: (name: string) => void;
 }
 
-/** A choice of a few; a radio group that looks like one piece. */
+/** A choice of a few: a radio group that looks like one control. */
 export function Tabs({ label, names, chosen, choose }: TabsAsked) {
   return (
     <fieldset class="tabs">

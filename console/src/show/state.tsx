@@ -1,4 +1,4 @@
-// What every screen is before it has something to show: waiting, refused, failed, empty.
+// What a screen shows instead of its content: waiting, refused, failed or empty.
 import type { ComponentChildren } from "preact";
 import type { Ask } from "../ask";
 import type { Problem } from "../api";
@@ -53,11 +53,11 @@ function Refused({ problem }: { problem: Problem }) {
   const isUnknown = problem.status === 401;
   return (
     <div class="state" role="alert" data-state="forbidden">
-      <h2>{isUnknown ? "This node asks for a key" : "This key may not see this"}</h2>
+      <h2>{isUnknown ? "This node requires a key" : "This key does not allow this"}</h2>
       <p>
         {isUnknown
-          ? "Keys are made with “thermocline key create”, or by an administrator on the screen Keys."
-          : "It takes a key with another scope. Ask whoever made yours, or use another one."}
+          ? "Create one with “thermocline key create”, or ask an administrator to create one on the screen Keys."
+          : "It needs a key with another scope. Ask your administrator for one, or use another key."}
       </p>
       <KeyForm />
       <p class="quiet small">{sentence(problem.message)}</p>
@@ -66,11 +66,11 @@ function Refused({ problem }: { problem: Problem }) {
 }
 
 function Facts({ of }: { of: Record<string, unknown> }) {
-  const told = Object.entries(of).filter(([name]) => name !== "query_id");
-  if (!told.length) return null;
+  const shown = Object.entries(of).filter(([name]) => name !== "query_id");
+  if (!shown.length) return null;
   return (
     <dl class="facts">
-      {told.map(([name, fact]) => (
+      {shown.map(([name, fact]) => (
         <div key={name}>
           <dt>{name.replaceAll("_", " ")}</dt>
           <dd>{typeof fact === "object" ? JSON.stringify(fact) : String(fact)}</dd>
@@ -96,7 +96,7 @@ interface AskedAsked<Answer> {
   children: (value: Answer) => ComponentChildren;
 }
 
-/** Show an answer, or why there is none. */
+/** Show an answer, or the state of its request. */
 export function Asked<Answer>({ ask, of, children }: AskedAsked<Answer>) {
   if (ask.problem) return <Failed problem={ask.problem} again={ask.again} />;
   if (ask.value === undefined) return <Waiting {...(of ? { of } : {})} />;

@@ -110,9 +110,9 @@ class BackupContents:
             {"name": name, "size_bytes": size, "crc32c": f"{checksum:08x}"}
             for name, (size, checksum) in self.files.items()
         ]
-        told = {"format": FORMAT_VERSION, "version": __version__, "lsn": self.lsn}
+        beginning = {"format": FORMAT_VERSION, "version": __version__, "lsn": self.lsn}
         ids = {"lake_id": self.lake_id, "journal_id": self.journal_id}
-        return {**told, **ids, "tables": self.tables, "files": files}
+        return {**beginning, **ids, "tables": self.tables, "files": files}
 
 
 def backup(

@@ -47,5 +47,5 @@ def copy_entities(settings: LakeSettings, data: str, put: Put) -> dict[str, Vers
             put(f"{prefix}/{DUMP_NAME}", dumped.data)
             heads |= dumped.heads
     finally:
-        half.close(is_stopped=not was_running)
+        half.close(stop_embedded=not was_running)
     return heads

@@ -26,7 +26,7 @@ from thermocline.cli.argument import (
     parse_parameters,
 )
 from thermocline.cli.table.target import is_lake, open_lake, open_table
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, TableNotFound
 
 if TYPE_CHECKING:
     from thermocline.query.session import Session
@@ -76,8 +76,8 @@ def sql(
         try:
             with read_in_thread(lambda: session.sql_reader(text, given)) as answer:
                 wanted.write(answer, rows)
-        except NotFound as error:
-            raise _unknown_table(error) from error
+        except TableNotFound as error:
+            raise _hint_at_paths(error) from error
     if wanted.path is not None and wanted.form is not Format.BOX and sys.stderr.isatty():
         print(f"wrote {wanted.path}", file=sys.stderr)
 
@@ -97,16 +97,16 @@ def _open_session() -> "Iterator[Session]":
     session.close()
 
 
-def _unknown_table(error: NotFound) -> NotFound:
-    """Return the error with a hint for the command line if it is about a table's name."""
-    if "tables" not in error.facts or error.facts["tables"]:
+def _hint_at_paths(error: TableNotFound) -> TableNotFound:
+    """Return the error with a hint for the command line if no table was found."""
+    if error.facts["tables"]:
         return error
-    hint = f"give its path: --table {error.facts.get('table')}=PATH, or --tables DIR"
-    return NotFound(error.message, hint=hint, table=error.facts.get("table"), looked_in="here")
+    table = error.facts["table"]
+    hint = f"give its path: --table {table}=PATH, or --tables DIR"
+    return TableNotFound(error.message, hint=hint, table=table, looked_in="here")
 
 
 def _register_tables(session: "Session", text: str, named: Iterable[str], folder: str) -> None:
-
     given = {}
     for word in named:
         name, is_pair, path = word.partition("=")

@@ -21,7 +21,6 @@ import pyarrow as pa
 from thermocline.client.http import ARROW, JSON, Wire, problem_error, quote_part
 from thermocline.client.parameters import wire_at
 from thermocline.contract.contract import Contract
-from thermocline.contract.document.key import parse_id
 from thermocline.contract.document.text import check_value, decode, encode_text
 from thermocline.contract.schema.register import parse_contract
 from thermocline.entity.model import (
@@ -43,19 +42,24 @@ from thermocline.hot.postgres.page.page import (
     Filter,
     Not,
     Page,
-    page_request,
+    PageRequest,
 )
+from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
-    OPERATION_KINDS,
     Operation,
     OperationKind,
     StoredEntity,
     WriteResult,
-    parse_operations,
 )
+from thermocline.names import parse_id
 
 MERGE_PATCH = "application/merge-patch+json"
-_WORDS = {deed: word for word, deed in OPERATION_KINDS.items()}
+_REQUESTS = {
+    OperationKind.CREATE: ("POST", JSON),
+    OperationKind.REPLACE: ("PUT", JSON),
+    OperationKind.PATCH: ("PATCH", MERGE_PATCH),
+    OperationKind.DELETE: ("DELETE", JSON),
+}
 
 
 def register_type(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
@@ -66,7 +70,7 @@ def register_type(wire: Wire, name: str, document: Any) -> "ClientEntityTable":
     return ClientEntityTable(wire, name)
 
 
-class ClientEntityTable:
+class ClientEntityTable(EntityInterface):
     """The entities of one type; every call is a request to the node."""
 
     def __init__(self, wire: Wire, name: str) -> None:
@@ -82,45 +86,34 @@ class ClientEntityTable:
             check_count(version, "version")
         if version is not None and version in self._contracts:
             return self._contracts[version]
-        told = self._read_json(f"{self._path}/schema", version=version)
-        found = with_changes(parse_contract(told["document"]), version=told["version"])
+        data = self._read_json(f"{self._path}/schema", version=version)
+        found = with_changes(parse_contract(data["document"]), version=data["version"])
         self._contracts[found.version] = found
         return found
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
-        """Create an entity; `Conflict` when the id exists. Without an id the node generates one."""
-        key = None if id is None else parse_id(id)
-        return self._write("POST", self._path, json_bytes(document), params={"id": key})
+    def write_one(self, operation: Operation) -> WriteResult:
+        """Run one operation, in a request of its own."""
+        method, media = _REQUESTS[operation.kind]
+        is_new = operation.kind is OperationKind.CREATE
+        path = self._path if is_new else self._address(operation.id)
+        content = b"" if method == "DELETE" else json_bytes(operation.document)
+        headers = {"Content-Type": media}
+        if operation.if_match is not None:
+            headers["If-Match"] = f'"{operation.if_match}"'
+        params = {"id": operation.id} if is_new else None
+        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
+        return _parse_written(decode(answer.content))
 
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Replace an entity's document, or create the entity."""
-        return self._write("PUT", self._address(id), json_bytes(document), if_match)
-
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; the result must fit its contract."""
-        data = json_bytes(merge_patch)
-        return self._write("PATCH", self._address(id), data, if_match, media=MERGE_PATCH)
-
-    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Delete an entity; `NotFound` when there is none."""
-        return self._write("DELETE", self._address(id), b"", if_match)
-
-    def bulk(
-        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
+    def write_many(
+        self, operations: Sequence[Operation], *, atomic: bool
     ) -> list[WriteResult | ThermoclineError]:
-        """Do many operations in order, in one transaction; return the result of each.
-
-        As `EntityTable.bulk`: with `atomic` the first failure is raised and nothing is written.
-        """
-        parsed = parse_operations(operations, atomic=atomic)
-        results: list[WriteResult | ThermoclineError | None] = [None] * len(parsed)
+        """Run operations in order, in one request and one transaction."""
+        results: list[WriteResult | ThermoclineError | None] = [None] * len(operations)
         bodies: dict[int, dict[str, Any]] = {}
-        for place, operation in enumerate(parsed):
+        for place, operation in enumerate(operations):
             try:
-                if isinstance(operation, Invalid):
-                    raise operation
                 bodies[place] = _operation_body(operation)
             except Invalid as error:
                 if atomic:
@@ -130,8 +123,8 @@ class ClientEntityTable:
         content = encode_text({"atomic": atomic, "operations": list(bodies.values())}).encode()
         headers = {"Content-Type": JSON}
         answer = self._wire.send("POST", f"{self._path}/bulk", content=content, headers=headers)
-        for place, told in zip(bodies, decode(answer.content)["results"], strict=True):
-            results[place] = problem_error(told["error"]) if told["error"] else _parse_written(told)
+        for place, data in zip(bodies, decode(answer.content)["results"], strict=True):
+            results[place] = problem_error(data["error"]) if data["error"] else _parse_written(data)
         return [result for result in results if result is not None]
 
     # Reading.
@@ -147,47 +140,38 @@ class ClientEntityTable:
     def _find_entity(self, key: str, **params: Any) -> FindAnswer:
         if parse_id(key) == "schema":
             hint = "page with a filter of _id"
-            raise Invalid("an entity of this key is not read by its address", hint=hint, id=key)
+            raise Invalid(
+                "an entity with the key `schema` cannot be read by its key", hint=hint, id=key
+            )
         try:
-            told = self._read_json(self._address(key), **params)
+            data = self._read_json(self._address(key), **params)
         except EntityNotFound as error:
             as_of = _parse_time(error.facts.get("as_of")) or _LONG_AGO
             return FindAnswer(None, as_of, str(error.facts.get("warning", "")))
-        as_of = _parse_time(told["as_of"]) or _LONG_AGO
-        return FindAnswer(_parse_entity(self, told), as_of, told["warning"])
+        as_of = _parse_time(data["as_of"]) or _LONG_AGO
+        return FindAnswer(_parse_entity(self, data), as_of, data["warning"])
 
-    def page(
-        self,
-        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
-        sort: Sequence[str] = (),
-        fields: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        refs: Sequence[str] = (),
-        *,
-        with_total: bool = False,
-    ) -> Page:
-        """Return one page of entities and the cursor of the next; see `EntityStore.page`."""
-        asked = page_request(filter, sort, fields, after, limit, refs, with_total=with_total)
+    def read_page(self, request: PageRequest) -> Page:
+        """Return the requested page."""
         body = {
-            "filter": None if asked.filter is None else _filter_body(asked.filter),
-            "sort": list(asked.sort),
-            "fields": None if asked.fields is None else list(asked.fields),
-            "after": asked.after,
-            "limit": asked.limit,
-            "refs": list(asked.refs),
-            "total": asked.with_total,
+            "filter": None if request.filter is None else _filter_body(request.filter),
+            "sort": list(request.sort),
+            "fields": None if request.fields is None else list(request.fields),
+            "after": request.after,
+            "limit": request.limit,
+            "refs": list(request.refs),
+            "total": request.with_total,
         }
-        told = self._post_json("search", body)
+        data = self._post_json("search", body)
         targets = {
-            name: ClientEntityTable(self._wire, name) for name, held in told["refs"].items() if held
+            name: ClientEntityTable(self._wire, name) for name, held in data["refs"].items() if held
         }
         found = {
             name: {key: _parse_entity(targets[name], one) for key, one in held.items()}
-            for name, held in told["refs"].items()
+            for name, held in data["refs"].items()
         }
-        entities = [_parse_entity(self, one) for one in told["entities"]]
-        return Page(entities, told["after"], told["total"], found)
+        entities = [_parse_entity(self, one) for one in data["entities"]]
+        return Page(entities, data["after"], data["total"], found)
 
     def scan(
         self,
@@ -231,11 +215,11 @@ class ClientEntityTable:
 
         The key needs the scope `admin`.
         """
-        told = self._wire.change(f"{self._path}/export")["exported"]
-        if told is None:
+        data = self._wire.change(f"{self._path}/export")["exported"]
+        if data is None:
             return None
-        told["as_of"] = to_datetime(parse_instant(told["as_of"]))
-        return ExportResult(**told)
+        data["as_of"] = to_datetime(parse_instant(data["as_of"]))
+        return ExportResult(**data)
 
     def __repr__(self) -> str:
         return f"ClientEntityTable({self.name!r} at {self._wire.url})"
@@ -244,7 +228,7 @@ class ClientEntityTable:
         if parse_id(key) in (".", ".."):
             # On the way they are taken for steps through folders: it would be another address.
             hint = "write it with bulk, read it with page"
-            raise Invalid("a key of dots has no address", hint=hint, id=key)
+            raise Invalid("a key of dots cannot be part of a URL", hint=hint, id=key)
         return f"{self._path}/{quote_part(key)}"
 
     def _read_json(self, path: str, **params: Any) -> Any:
@@ -262,25 +246,6 @@ class ClientEntityTable:
             is_repeatable=True,
             is_read=True,
         )
-
-    def _write(
-        self,
-        method: str,
-        path: str,
-        content: bytes,
-        if_match: int | None = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-        media: str = JSON,
-    ) -> WriteResult:
-        headers = {"Content-Type": media}
-        if if_match is not None:
-            Operation(
-                OperationKind.DELETE, "any", None, if_match
-            )  # `Invalid` for a malformed version
-            headers["If-Match"] = f'"{if_match}"'
-        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
-        return _parse_written(decode(answer.content))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -304,8 +269,8 @@ def _type_path(name: str) -> str:
 
 
 def _operation_body(operation: Operation) -> dict[str, Any]:
-    made: dict[str, Any] = {"op": _WORDS[operation.deed], "id": operation.id}
-    if operation.deed is not OperationKind.DELETE:
+    made: dict[str, Any] = {"op": operation.kind.verb, "id": operation.id}
+    if operation.kind is not OperationKind.DELETE:
         data = json_bytes(operation.document)
         decode(data)  # malformed JSON would make the whole request malformed
         made["document"] = msgspec.Raw(data)
@@ -314,24 +279,24 @@ def _operation_body(operation: Operation) -> dict[str, Any]:
     return made
 
 
-def _parse_written(told: Mapping[str, Any]) -> WriteResult:
-    return WriteResult(told["id"], told["ver"], OperationKind(told["deed"]))
+def _parse_written(data: Mapping[str, Any]) -> WriteResult:
+    return WriteResult(data["id"], data["ver"], OperationKind(data["deed"]))
 
 
-def _parse_entity(table: ClientEntityTable, told: Mapping[str, Any]) -> StoredEntity:
-    version = told["schema_version"]
+def _parse_entity(table: ClientEntityTable, data: Mapping[str, Any]) -> StoredEntity:
+    version = data["schema_version"]
     return StoredEntity(
-        told["id"],
-        told["ver"],
+        data["id"],
+        data["ver"],
         version,
-        to_datetime(parse_instant(told["written_at"])),
-        _parse_document(table.contract(version), told["document"]),
+        to_datetime(parse_instant(data["written_at"])),
+        _parse_document(table.contract(version), data["document"]),
     )
 
 
-def _parse_document(contract: Contract, told: dict[str, Any]) -> dict[str, Any]:
+def _parse_document(contract: Contract, data: dict[str, Any]) -> dict[str, Any]:
     """Return a document, or some of its properties, with the contract's types."""
-    return contract.join(dict.fromkeys(column.id for column in contract.hot_columns), told)
+    return contract.join(dict.fromkeys(column.id for column in contract.hot_columns), data)
 
 
 def _filter_body(given: Filter) -> dict[str, Any]:

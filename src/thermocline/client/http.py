@@ -46,6 +46,7 @@ KINDS: Mapping[str, type[ThermoclineError]] = {
 # The classes that share the code of the class above them, each by a fact that a node sends with it.
 SUBCLASSES: Mapping[tuple[str, str], type[ThermoclineError]] = {
     ("not_found", "tenant"): errors.TenantNotFound,
+    ("not_found", "tables"): errors.TableNotFound,
     ("not_found", "id"): errors.EntityNotFound,
     ("conflict", "if_match"): errors.PreconditionFailed,
     ("overloaded", "timeout_s"): errors.QueryTimeout,
@@ -73,7 +74,7 @@ class Wire:
             )
         except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
             hint = "use a URL like http://127.0.0.1:4320"
-            raise Invalid("not the address of a node", hint=hint) from error
+            raise Invalid("the address is not the URL of a node", hint=hint) from error
 
     def read_json(self, path: str, **params: Any) -> Any:
         """Return the JSON answer of a GET."""
@@ -109,11 +110,14 @@ class Wire:
         `is_read` says that the request changes nothing, even if its method is POST.
         """
         self._check_open()
-        told = dict(headers or {})
+        sent = dict(headers or {})
         if content is None and method != "GET":
-            content, told["Content-Type"] = json_text({} if json_body is None else json_body), JSON
+            content, sent["Content-Type"] = (
+                json_text({} if json_body is None else json_body),
+                JSON,
+            )
         request = self._http.build_request(
-            method, path, params=_query_params(params or {}), content=content, headers=told
+            method, path, params=_query_params(params or {}), content=content, headers=sent
         )
         until_s = time.monotonic() + self.timeout_s
         for count in range(1, TRIES_MAX + 1):
@@ -222,17 +226,17 @@ def response_error(response: httpx2.Response) -> ThermoclineError:
         )
 
 
-def problem_error(told: Mapping[str, Any]) -> ThermoclineError:
+def problem_error(problem: Mapping[str, Any]) -> ThermoclineError:
     """Return the error of a problem document, of the kind that an embedded lake raises."""
-    code = told["code"]
-    facts = {k: v for k, v in (told.get("facts") or {}).items() if k not in ("hint", "message")}
-    if told.get("problems"):
-        facts["problems"] = told["problems"]
+    code = problem["code"]
+    facts = {k: v for k, v in (problem.get("facts") or {}).items() if k not in ("hint", "message")}
+    if problem.get("problems"):
+        facts["problems"] = problem["problems"]
     subclasses = (SUBCLASSES[code, fact] for fact in facts if (code, fact) in SUBCLASSES)
     kind = next(subclasses, KINDS.get(code, ThermoclineError))
     if kind is ThermoclineError:
-        facts["request_id"] = told.get("request_id", "")
-    return kind(str(told["detail"]), hint=str(told.get("hint", "")), **facts)
+        facts["request_id"] = problem.get("request_id", "")
+    return kind(str(problem["detail"]), hint=str(problem.get("hint", "")), **facts)
 
 
 def json_text(value: Any) -> bytes:

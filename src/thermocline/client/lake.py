@@ -17,7 +17,7 @@ from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.argument import check_flag, check_seconds, check_text, list_names
+from thermocline.format.argument import check_renamed_flag, check_seconds, check_text, list_names
 from thermocline.format.bucket import write_duration
 from thermocline.format.log.action import Mark
 
@@ -45,14 +45,14 @@ class Client:
             check_text(api_key, "api_key")
         if not url.startswith(("http://", "https://")) or "@" in url:
             hint = "use a URL like http://127.0.0.1:4320, and pass the key as api_key"
-            raise Invalid("not the address of a node", hint=hint)
+            raise Invalid("the address is not the URL of a node", hint=hint)
         self._wire = Wire(url, api_key, check_seconds(timeout_s, "timeout_s"))
 
     @property
     def flush_error(self) -> ThermoclineError | None:
         """The error of the node's last periodic flush; None when it succeeded."""
-        told = self._wire.read_json("/api/v1/jobs")["flush_error"]
-        return problem_error(told) if told else None
+        problem = self._wire.read_json("/api/v1/jobs")["flush_error"]
+        return problem_error(problem) if problem else None
 
     def root(self) -> str:
         """Return the node's address."""
@@ -170,8 +170,8 @@ class Client:
     def _find_query_error(self, query_id: str) -> ThermoclineError | None:
         """Return the error of a query whose answer was truncated, if the node knows it."""
         try:
-            told = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
-            return problem_error(told["error"]) if told["error"] else None
+            state = self._wire.read_json(f"/api/v1/queries/{quote_part(query_id)}")
+            return problem_error(state["error"]) if state["error"] else None
         except ThermoclineError:
             return None
 
@@ -181,13 +181,13 @@ class Client:
         marks = self._wire.change(path)["marks"]
         return {table: Mark(mark) for table, mark in marks.items()}
 
-    def close(self, *, is_flushed: bool = True) -> None:
+    def close(self, *, flush: bool = True, is_flushed: bool | None = None) -> None:
         """Close the connections after all submitted writes are sent; the node keeps running.
 
-        `is_flushed` has no effect, because the node decides when it flushes. The argument exists
-        for programs that also run embedded.
+        `flush` has no effect, because the node decides when it flushes. The argument exists for
+        programs that also run embedded. `is_flushed` is its old name.
         """
-        check_flag(is_flushed, "is_flushed")
+        check_renamed_flag(flush, "flush", is_flushed, "is_flushed")
         self._wire.close()
 
     def __enter__(self) -> "Client":

@@ -12,10 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from thermocline.errors import Invalid
-from thermocline.format.argument import check_parameters
+from thermocline.format.argument import PARAMETER_DEPTH_MAX, check_parameters
 from thermocline.format.instant import Nanoseconds, format_instant, to_instant
-
-DEPTH_MAX = 32
 
 
 def wire_params(params: Any) -> list[Any] | dict[str, Any] | None:
@@ -30,10 +28,12 @@ def wire_params(params: Any) -> list[Any] | dict[str, Any] | None:
 
 def wire_value(value: Any, depth: int = 0) -> Any:
     """Return one value as JSON."""
-    if depth > DEPTH_MAX:
-        raise Invalid("a parameter is nested too deeply", hint="flatten it", depth_max=DEPTH_MAX)
+    if depth > PARAMETER_DEPTH_MAX:
+        raise Invalid(
+            "a parameter is nested too deeply", hint="flatten it", depth_max=PARAMETER_DEPTH_MAX
+        )
     if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
-        from thermocline.query.sql.parameter import of_library
+        from thermocline.query.sql.constant import of_library
 
         value = of_library(value, "params")
     if value is None or isinstance(value, bool | str | int):

@@ -111,8 +111,8 @@ def _report(text: str) -> QueryReport:
         known = {one.name for one in fields(TableReport)}  # a newer node may send more fields
         return QueryReport(
             {
-                name: TableReport(**{key: told[key] for key in told.keys() & known})
-                for name, told in tables.items()
+                name: TableReport(**{key: answered[key] for key in answered.keys() & known})
+                for name, answered in tables.items()
             }
         )
     except (ValueError, TypeError, AttributeError):

@@ -191,11 +191,11 @@ class ClientTable:
     def diff(self, old: object, new: object = None) -> VersionDiff:
         """Return what changed from one version or instant to another, or to the newest."""
         found = self._wire.read_json(f"{self._path}/diff", old=wire_at(old), new=wire_at(new))
-        told: dict[str, Any] = {
+        parts: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in found.items()
         }
-        return VersionDiff(**told)
+        return VersionDiff(**parts)
 
     def coverage(self, at: object = None, *, per_entity: bool = True) -> pa.Table:
         """Return the stretches that are held: entity columns, start, end, buckets."""
@@ -310,7 +310,9 @@ def _entity_param(entity: object) -> str | None:
         return json.dumps(list(entity) if isinstance(entity, tuple) else entity, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         hint = "pass the value of the entity column, or a dict of them"
-        raise Invalid("not an entity", hint=hint, argument="entity", why=str(error)) from error
+        raise Invalid(
+            "this value cannot name an entity", hint=hint, argument="entity", why=str(error)
+        ) from error
 
 
 def _without_views(rows: pa.Table) -> pa.Table:

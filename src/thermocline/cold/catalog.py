@@ -27,7 +27,7 @@ from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
 from thermocline.disk import Disk, OsDisk, translate_errors
-from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Unsupported
+from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TableNotFound, Unsupported
 from thermocline.format.layout import Version
 from thermocline.format.log.action import TableSpec
 from thermocline.format.sealed_json import seal, unseal
@@ -227,7 +227,7 @@ class Catalog:
             return self._read_name(_name_path(name))
         except NotFound as error:
             self.check_names()
-            raise NotFound(
+            raise TableNotFound(
                 "no such table",
                 hint="`tables` lists those that exist",
                 table=name,

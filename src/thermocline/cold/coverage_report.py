@@ -202,8 +202,8 @@ class CoverageReport:
 
     def _add_metadata(self, answer: pa.Table) -> pa.Table:
         is_verified = self.is_verified and not self.state.holes
-        told = {"verified": str(is_verified).lower(), "holes": str(len(self.state.holes))}
-        return answer.replace_schema_metadata(told)
+        metadata = {"verified": str(is_verified).lower(), "holes": str(len(self.state.holes))}
+        return answer.replace_schema_metadata(metadata)
 
     def _list_buckets(self) -> list[Buckets]:
         if self.has_entities:

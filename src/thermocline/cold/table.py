@@ -285,9 +285,9 @@ class ColdTable:
         """Delete the matching rows in the window; return the state and the number of rows."""
         return self._delete(RowSearch(matcher, columns, window), "delete")
 
-    def retain(self, *, is_confirmed: bool = False) -> tuple[TableState, int]:
+    def retain(self, *, yes: bool = False) -> tuple[TableState, int]:
         """Delete the rows past the table's retention; return the state and the number of rows."""
-        search = search_expired(self.log.head(), self.log.now(), is_confirmed=is_confirmed)
+        search = search_expired(self.log.head(), self.log.now(), yes=yes)
         return self._delete(search, "retain")
 
     def _delete(self, search: RowSearch, operation: str) -> tuple[TableState, int]:

@@ -80,9 +80,9 @@ class ServedNode:
                 return clock.monotonic() - began_s
             clock.sleep(POLL_S)
         self.kill()
-        told = self._log.read_bytes()[seen:].decode(errors="replace").splitlines()
-        told = told[:LINES_SHOWN_MAX]
-        raise Unavailable("the node did not start", hint="see its last lines", told=told)
+        lines = self._log.read_bytes()[seen:].decode(errors="replace").splitlines()
+        lines = lines[:LINES_SHOWN_MAX]
+        raise Unavailable("the node did not start", hint="see its last lines", last_lines=lines)
 
     def _is_ready(self, seen: int) -> bool:
         with open(self._log, "rb") as log:

@@ -3,19 +3,22 @@
 In:   an `EntitySource` (PostgreSQL) and a `Table` (the lake)
 Out:  a version that has every change of one snapshot; exact views
 
-    1  freeze    one snapshot of PostgreSQL: the version p to build on, all changes, their rows
-    2  claim     PostgreSQL records the attempt before the lake; then the rows become segments
-    3  commit    put-if-absent of version p + 1, with its change ids: this decides the export
-    4  retire    PostgreSQL's head moves to p + 1, and exactly those changes are deleted
-    R  roll forward, by any process: step 4 for every version after the head in the log
+    1  freeze    one snapshot of PostgreSQL: the version p to build on, all changes, their keys
+    2  stage     the rows of these keys in that snapshot, read here or by Spark's workers
+    3  claim     PostgreSQL records the attempt before the lake
+    4  commit    put-if-absent of version p + 1, with its change ids: this decides the export
+    5  retire    PostgreSQL's head moves to p + 1, and exactly those changes are deleted
+    R  roll forward, by any process: step 5 for every version after the head in the log
 
-- A crash before 3 leaves files that no version names. After a crash between 3 and 4, the next
+- A crash before 4 leaves files that no version names. After a crash between 4 and 5, the next
   process that rolls forward finishes the export. No step is ever undone.
 - Invariant: in every snapshot of PostgreSQL, a key without a change has its last committed value in
   the lake at the head. So the lake at the head, without the dirty keys, plus the dirty rows, is the
   committed state: it needs no clock, and no writer waits.
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -24,6 +27,7 @@ import pyarrow as pa
 from thermocline.cold.change.export_plan import (
     KEY_COLUMN,
     ExportBatch,
+    KeyedSegment,
     find_flush_note,
     find_last_flush,
 )
@@ -31,7 +35,7 @@ from thermocline.cold.entity_view import EntityView
 from thermocline.cold.table import ColdTable
 from thermocline.entity.columns import conform_rows, fit_state, fit_table, has_newer_contract
 from thermocline.entity.model import ExportResult
-from thermocline.errors import Conflict, Corruption, NotFound
+from thermocline.errors import Conflict, Corruption, NotFound, ThermoclineError
 from thermocline.format.instant import from_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.state import TableState
@@ -42,46 +46,79 @@ EXPORT_TRIES_MAX = 16
 VIEW_TRIES_MAX = 8
 
 
-def export(source: EntitySource, table: ColdTable) -> ExportResult | None:
+class RowStaging:
+    """How an export reads the changed rows and stages them: here, with their changes."""
+
+    def __init__(self, source: EntitySource) -> None:
+        self._source = source
+
+    def freeze(self) -> AbstractContextManager[FrozenChanges | None]:
+        """Give the block the changes of one snapshot; None when nothing is dirty."""
+        return nullcontext(self._source.freeze())
+
+    def stage(self, frozen: FrozenChanges, state: TableState) -> pa.Table | Sequence[KeyedSegment]:
+        """Return the rows of the changed keys, sorted by key, or staged segments of them."""
+        return conform_rows(frozen.snapshot.rows, state.schema).sort_by(KEY_COLUMN)
+
+    def discard(self) -> None:
+        """Remove what was staged, because no commit will name it: here, nothing."""
+
+
+def export(
+    source: EntitySource,
+    table: ColdTable,
+    staging: RowStaging | None = None,
+    *,
+    tries_max: int = EXPORT_TRIES_MAX,
+) -> ExportResult | None:
     """Export every change of one snapshot in one version; None when nothing is dirty.
 
     When this returns, the version is durable and PostgreSQL's head is at it. After an error the
     changes are still dirty, and possibly in a version too: the next export finds out. `Conflict`
-    when other exports committed first every time.
+    when other exports committed first in every try.
     """
-    for _ in range(EXPORT_TRIES_MAX):
+    for _ in range(tries_max):
         roll_forward(source, table)
-        frozen = source.freeze()
-        if frozen is None:
-            return None
         try:
-            state = _commit_export(source, table, frozen)
+            exported = _commit_export(source, table, staging or RowStaging(source))
         except Conflict:
             continue  # another process exported first: take a new snapshot
         # Crash here: between commit and retire. The log says that it happened.
-        roll_forward(source, table)
-        snapshot = frozen.snapshot
-        counts = (len(snapshot.keys), snapshot.rows.num_rows, len(frozen.changes))
-        return ExportResult(state.version, snapshot.taken_at, *counts)
+        if exported is not None:
+            roll_forward(source, table)
+        return exported
     raise Conflict(
-        "other exports were first every time",
+        "other exports committed first in every try",
         hint="let fewer processes export this type",
         type=source.type_name,
-        tries=EXPORT_TRIES_MAX,
+        tries=tries_max,
     )
 
 
-def _commit_export(source: EntitySource, table: ColdTable, frozen: FrozenChanges) -> TableState:
-    """Steps 2 and 3."""
-    snapshot = frozen.snapshot
-    # A commit of columns only does not change rows: the export may follow it like the head.
-    state = fit_table(table, snapshot.layout.contract)
-    if has_newer_contract(state.spec, snapshot.layout.contract):
-        hint = "begin again from a new snapshot"
-        raise Conflict("the type has a newer contract", hint=hint, type=source.type_name)
-    rows = conform_rows(snapshot.rows, state.schema).sort_by(KEY_COLUMN)
-    note = source.claim(frozen)
-    return table.commit_export(ExportBatch(snapshot.head.version, snapshot.keys, rows, note, state))
+def _commit_export(
+    source: EntitySource, table: ColdTable, staging: RowStaging
+) -> ExportResult | None:
+    """Steps 1 to 4."""
+    try:
+        with staging.freeze() as frozen:
+            if frozen is None:
+                return None
+            snapshot = frozen.snapshot
+            # A commit of columns only does not change rows: the export may follow it like the head.
+            state = fit_table(table, snapshot.layout.contract)
+            if has_newer_contract(state.spec, snapshot.layout.contract):
+                hint = "begin again from a new snapshot"
+                raise Conflict("the type has a newer contract", hint=hint, type=source.type_name)
+            rows = staging.stage(frozen, state)
+        note = source.claim(frozen)
+    except BaseException:
+        with suppress(ThermoclineError):
+            staging.discard()
+        raise
+    batch = ExportBatch(snapshot.head.version, snapshot.keys, rows, note, state)
+    version = table.commit_export(batch).version
+    counts = (len(snapshot.keys), batch.row_count, len(frozen.changes))
+    return ExportResult(version, snapshot.taken_at, *counts)
 
 
 def roll_forward(source: EntitySource, table: ColdTable) -> Version:
@@ -142,7 +179,7 @@ class ViewBuilder:
         While nothing changes, views share everything but their time.
         """
         for _ in range(VIEW_TRIES_MAX):
-            snapshot = self._source.dirty.snapshot()
+            snapshot = self._source.snapshot()
             state = self._state(snapshot.head)
             if state is not None:
                 return self._build_or_reuse(state, snapshot)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 
 from thermocline.cold.catalog import Catalog
 from thermocline.config import EMBEDDED, LakeSettings
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.restore import load_restored
+from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant
@@ -126,18 +126,18 @@ class PostgresService:
             self.error = trouble  # the changes stay in PostgreSQL; the next tick tries again
             self._wake.wait(self._settings.flush_look_s)
 
-    def close(self, *, is_stopped: bool) -> None:
-        """Close the connections; with `is_stopped` also stop the embedded server."""
+    def close(self, *, stop_embedded: bool) -> None:
+        """Close the connections; with `stop_embedded` also stop the embedded server."""
         self._is_closed = True
         self._wake.set()
         if self._clock is not None:
             self._clock.join(CLOSE_GRACE_S)
         if self._pool is not None:
-            self._pool.close(is_forced=True)
+            self._pool.close(force=True)
         if self._clock is not None:
             self._clock.join(CLOSE_TIMEOUT_S)
         with self._lock:
             if self._pool is not None:
-                self._pool.close(is_forced=True)
-                if is_stopped and self._settings.postgres == EMBEDDED:
+                self._pool.close(force=True)
+                if stop_embedded and self._settings.postgres == EMBEDDED:
                     stop_server(self._folder)

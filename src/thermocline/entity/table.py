@@ -6,14 +6,19 @@ Out:  versions of written entities; answers that are exact, or have a warning
 - A write goes to PostgreSQL: when it returns, it is durable and every later read has it.
 - A read combines one snapshot of PostgreSQL with the lake version that it names: it returns the
   committed state of one moment, whatever is written, exported or compacted meanwhile.
+- A read costs time for each dirty key, so the number of changes that wait for an export is limited:
+  above one limit the log has a warning, above another writes are refused.
 - `at` reads only the lake, at the last export up to a version or an instant.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,9 +26,8 @@ import pyarrow as pa
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.entity_view import EntityView, HiddenPositions, read_entity_rows
 from thermocline.cold.table import ColdTable
-from thermocline.contract.document.key import parse_id
-from thermocline.entity.change_limit import ChangeLimit, EntitySettings
 from thermocline.entity.columns import fit_table
+from thermocline.entity.contract_copy import read_contract_copies
 from thermocline.entity.degraded_read import (
     LAKE_ALONE,
     OLD_ANSWER,
@@ -52,6 +56,7 @@ from thermocline.errors import (
     Conflict,
     Invalid,
     NotFound,
+    Overloaded,
     ThermoclineError,
     Unavailable,
     Unsupported,
@@ -65,38 +70,63 @@ from thermocline.hot.postgres.export.dirty import Pressure
 from thermocline.hot.postgres.export.evict import evict, lake_version
 from thermocline.hot.postgres.export.forget import forget
 from thermocline.hot.postgres.export.source import EntitySource
-from thermocline.hot.postgres.page.page import Filter, Page
+from thermocline.hot.postgres.page.page import Page, PageRequest
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
     Operation,
     StoredEntity,
     WriteResult,
-    list_operations,
 )
 from thermocline.hot.postgres.store.store import EntityStore
 from thermocline.hot.tier import HotPart, HotSnapshot, HotVersion
+from thermocline.names import parse_id
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
-class EntityTable:
-    """The entities of one type. Any thread may use it."""
+@dataclass(frozen=True, slots=True)
+class EntitySettings:
+    """The settings of an entity type.
+
+    An export is due when `export_changes` wait for it, or any change for `export_age_s`. Above
+    `changes_warn` the log has a warning, above `changes_max` writes are refused. Rows older than
+    `evict_age_s` are evicted from PostgreSQL once the lake has them; None keeps all rows. The last
+    versions of `gone_keys_max` deleted keys are kept. With `is_read_only` every write is refused.
+    """
+
+    mode: str = "strict"
+    export_changes: int = 10_000
+    export_age_s: float = 60.0
+    changes_warn: int = 200_000
+    changes_max: int = 1_000_000
+    look_s: float = 1.0
+    evict_age_s: float | None = None
+    gone_keys_max: int = 1_000_000
+    is_read_only: bool = False
+
+
+class EntityTable(EntityInterface):
+    """The entities of one type. Any thread may use it.
+
+    `store` has its rows in PostgreSQL, or is the error by which PostgreSQL could not be reached.
+    """
 
     def __init__(
         self,
-        store: EntityStore,
-        source: EntitySource,
+        name: str,
         table: ColdTable,
+        store: EntityStore | Unavailable,
         settings: EntitySettings | None = None,
     ) -> None:
         self.settings = settings or EntitySettings()
         self.table = table
-        self.store = store
-        self.source = source
-        self._views = ViewBuilder(source, table)
+        self._name = name
+        self._store = store
         self._change_limit = ChangeLimit(self.settings, self._pressure)
         self._scan_cache = ScanAnswerCache()
         self._find_cache = FindAnswerCache()
@@ -108,47 +138,46 @@ class EntityTable:
     @property
     def name(self) -> str:
         """The type's name."""
-        return self.store.type_name
+        return self._name
+
+    @cached_property
+    def store(self) -> EntityStore:
+        """The rows in PostgreSQL; `Unavailable` if it was not there when this table was opened."""
+        if isinstance(self._store, Unavailable):
+            why = self._store
+            raise Unavailable(why.message, hint=why.hint, **why.facts) from why
+        return self._store
+
+    @cached_property
+    def source(self) -> EntitySource:
+        """The changes in PostgreSQL that wait for an export; `Unavailable` like `store`."""
+        return EntitySource(self.store)
+
+    @cached_property
+    def _views(self) -> ViewBuilder:
+        return ViewBuilder(self.source, self.table)
 
     @property
     def layout(self) -> Layout:
         """The type as last read from PostgreSQL: its columns and every version of its contract."""
-        return self.store.layout
+        return self._copied_layout if isinstance(self._store, Unavailable) else self._store.layout
+
+    @cached_property
+    def _copied_layout(self) -> Layout:
+        """The type by the copies of its contracts, without PostgreSQL's columns."""
+        try:
+            return Layout(0, self._name, "", (), read_contract_copies(self.table))
+        except NotFound as error:
+            raise Unavailable(error.message, hint=error.hint, type=self._name) from error
 
     # Writing.
 
-    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
-        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
-        self._change_limit.admit()
-        return self.store.create(document, id)
-
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Replace an entity's document, or create the entity."""
-        self._change_limit.admit()
-        return self.store.replace(id, document, if_match)
-
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
-        self._change_limit.admit()
-        return self.store.patch(id, merge_patch, if_match)
-
-    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
-        """Delete an entity; `NotFound` if it does not exist."""
-        self._change_limit.admit()
-        return self.store.delete(id, if_match)
-
-    def bulk(
-        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
+    def write_many(
+        self, operations: Sequence[Operation], *, atomic: bool
     ) -> list[WriteResult | ThermoclineError]:
-        """Run many operations in order, in one transaction; return the result of each.
-
-        An operation is an `Operation`, or a dict like in the HTTP API: `op` (`create`, `replace`,
-        `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first failure is raised
-        and nothing is written; without it, each failure is in the list at its index.
-        """
-        given = list_operations(operations)
-        self._change_limit.admit(len(given))
-        return self.store.bulk(given, atomic=atomic)
+        """Run operations in order, in one transaction; return the result of each."""
+        self._change_limit.admit(len(operations))
+        return self.store.write_many(operations, atomic=atomic)
 
     # Reading.
 
@@ -179,7 +208,7 @@ class EntityTable:
         return answer
 
     def _find(self, key: str) -> FindAnswer:
-        found = self.source.dirty.find(parse_id(key))
+        found = self.source.find(parse_id(key))
         entity = found.entity
         if entity is None and found.is_moved:
             entity = self._find_cold(key, self._views.state(found.head))
@@ -188,24 +217,12 @@ class EntityTable:
     def _find_cold(self, key: str, state: TableState) -> StoredEntity | None:
         return find_entities(self.table, state, self.layout, [parse_id(key)]).get(key)
 
-    def page(
-        self,
-        filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
-        sort: Sequence[str] = (),
-        *more: Any,
-        **options: Any,
-    ) -> Page:
-        """Return one page of entities and the cursor of the next.
-
-        A filter is a value or JSON, such as `{"field": "state", "op": "eq", "value": "open"}`;
-        `sort` names fields, `-field` sorts in descending order. `fields`, `after`, `limit`, `refs`
-        and `with_total` are those of `EntityStore.page`. `Unsupported` if rows may have been
-        evicted: a page is read only from PostgreSQL.
-        """
+    def read_page(self, request: PageRequest) -> Page:
+        """Return the requested page; `Unsupported` if rows may have been evicted."""
         if self.settings.evict_age_s is not None:
             hint = "query with SQL, or keep all rows in PostgreSQL (evict_age_s=None)"
             raise Unsupported("a page cannot contain rows that were evicted", hint=hint)
-        return self.store.page(filter, sort, *more, **options)
+        return self.store.read_page(request)
 
     def view(self, *, mode: ReadMode | str | None = None) -> EntityView:
         """Return the two halves of one read: a lake state, the keys to hide in it, the hot rows.
@@ -301,7 +318,7 @@ class EntityTable:
         return self._retry_expired(lambda: self._history(id))
 
     def _history(self, key: str) -> list[EntityRevision]:
-        found = self.source.dirty.find(parse_id(key))
+        found = self.source.find(parse_id(key))
         self._views.state(found.head)
         return history(self.table, found, key)
 
@@ -328,7 +345,7 @@ class EntityTable:
         return self.export() if is_due else None
 
     def _pressure(self) -> Pressure:
-        return self.source.dirty.pressure()
+        return self.source.pressure()
 
     def recover(self) -> Version:
         """Finish the export of a process that died; return the lake's version.
@@ -384,11 +401,71 @@ class EntityTable:
         return ScanAnswer(rows, to_datetime(view.as_of), view.state.version, view.warning)
 
     def _read_hot(self, names: tuple[str, ...] | None) -> ScanAnswer:
-        _, taken_at, rows = self.source.dirty.read_all()
+        _, taken_at, rows = self.source.read_all()
         if names is not None:
             _check_names(names, rows.column_names)
             rows = rows.select(list(names))
         return ScanAnswer(rows, taken_at, None, POSTGRES_ALONE)
+
+
+class ChangeLimit:
+    """The limit of changes that wait for an export. Any thread may use it.
+
+    Their number is read once in `look_s`, or at once if the last number plus the writes since then
+    may be above a limit. Between these reads, writes of other processes are not counted.
+    """
+
+    def __init__(
+        self,
+        settings: EntitySettings,
+        pressure: Callable[[], Pressure],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._pressure = pressure
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_s: float | None = None
+        self._changes = 0
+        self._has_warned = False
+
+    def check_writable(self) -> None:
+        """Raise `Invalid` if the lake is open for reading only."""
+        if self._settings.is_read_only:
+            hint = "connect without read_only"
+            raise Invalid("the lake is open for reading only", hint=hint)
+
+    def admit(self, writes: int = 1) -> None:
+        """Count the writes to come; `Overloaded` above `changes_max`."""
+        self.check_writable()
+        with self._lock:
+            self._changes += writes
+            now_s = self._clock()
+            is_old = self._looked_s is None or now_s - self._looked_s >= self._settings.look_s
+            must_look = is_old or self._changes > self._settings.changes_warn
+        if not must_look:
+            return
+        found = self._pressure().changes
+        with self._lock:
+            self._changes, self._looked_s = found + writes, now_s
+            self._warn_once(found)
+        if found + writes > self._settings.changes_max:
+            raise Overloaded(
+                "too many changes wait for an export",
+                hint="export now, or more often; then write again",
+                changes=found,
+                changes_max=self._settings.changes_max,
+            )
+
+    def _warn_once(self, changes: int) -> None:
+        is_past = changes > self._settings.changes_warn
+        if is_past and not self._has_warned:
+            logger.warning(
+                "%d changes wait for an export (changes_warn=%d); reads slow down",
+                changes,
+                self._settings.changes_warn,
+            )
+        self._has_warned = is_past
 
 
 def open_entity_table(
@@ -406,7 +483,7 @@ def open_entity_table(
         return {key: (one.schema_version, one.document) for key, one in found.items()}
 
     store = EntityStore(pool, tenant, name, cold=read_cold)
-    return EntityTable(store, EntitySource(store), table, settings)
+    return EntityTable(name, table, store, settings)
 
 
 def _choose_columns(state: TableState, names: tuple[str, ...] | None) -> list[str]:

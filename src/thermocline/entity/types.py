@@ -15,12 +15,11 @@ from typing import Any
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.change.export_plan import create_entity_spec
 from thermocline.cold.table import ColdTable
-from thermocline.entity.change_limit import EntitySettings
 from thermocline.entity.columns import fit_table
 from thermocline.entity.contract_copy import copy_contracts
 from thermocline.entity.export import roll_forward
-from thermocline.entity.table import EntityTable, open_entity_table
-from thermocline.errors import Conflict, NotFound
+from thermocline.entity.table import EntitySettings, EntityTable, open_entity_table
+from thermocline.errors import Conflict, NotFound, Unavailable
 from thermocline.format.argument import check_text
 from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.hot.postgres.schema.layout import Layout
@@ -104,3 +103,18 @@ class EntityCatalog:
         roll_forward(opened.source, opened.table)
         if self._settings is None or not self._settings.is_read_only:
             copy_contracts(opened.table, layout.contracts)
+
+
+def open_without_postgres(catalog: Catalog, name: str, why: Unavailable) -> EntityTable:
+    """Return a type's entities in the lake; raise `why` if the lake has no such type.
+
+    They answer in mode `best_effort`. A later request opens them again: so, after PostgreSQL's
+    return, it gets both halves.
+    """
+    try:
+        table = catalog.table(name)
+    except NotFound:
+        raise why from None
+    if ENTITIES_FEATURE not in table.state().spec.features:
+        raise why
+    return EntityTable(name, table, why)

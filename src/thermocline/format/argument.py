@@ -13,6 +13,7 @@ Out:  the value in its one form; `Invalid` that names the argument, the expected
 import math
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ import pyarrow as pa
 from thermocline.errors import Invalid
 
 SECONDS_MAX = threading.TIMEOUT_MAX
+PARAMETER_DEPTH_MAX = 32  # of lists and mappings in one parameter of a query
 
 
 def check_text(value: Any, argument: str) -> str:
@@ -32,7 +34,7 @@ def check_text(value: Any, argument: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         hint = "remove the lone surrogates"
-        raise Invalid("not a text of Unicode", hint=hint, argument=argument) from error
+        raise Invalid("the text is not valid Unicode", hint=hint, argument=argument) from error
     return value
 
 
@@ -41,6 +43,15 @@ def check_flag(value: Any, argument: str) -> bool:
     if not isinstance(value, bool):
         raise wrong_kind("not a flag", "pass True or False", argument, value)
     return value
+
+
+def check_renamed_flag(value: Any, argument: str, old_value: Any, old_argument: str) -> bool:
+    """Return a flag that may still be passed under its old name, with a warning."""
+    if old_value is None:
+        return check_flag(value, argument)
+    message = f"the argument `{old_argument}` is now `{argument}`"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return check_flag(old_value, old_argument)
 
 
 def check_count(value: Any, argument: str, least: int = 0) -> int:

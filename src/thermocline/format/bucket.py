@@ -81,13 +81,13 @@ def parse_duration_s(duration: str | timedelta, argument: str = "duration") -> i
         return _count_seconds(duration, argument)
     if not isinstance(duration, str):
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-        message = "a duration needs a unit" if is_number else "not a duration"
+        message = "a duration needs a unit" if is_number else "the duration cannot be read"
         hint = "give a unit: '30d', or a timedelta"
         raise Invalid(message, hint=hint, argument=argument, type=type(duration).__name__)
     found = _WRITTEN.match(duration.strip())
     if not found:
         raise Invalid(
-            "not a duration",
+            "the duration cannot be read",
             hint="write a whole number and a unit: 30s, 15m, 6h, 90d, 2w",
             argument=argument,
             value=duration,

@@ -139,7 +139,7 @@ def check_instant(value: int) -> int:
 
 def _instant_error(text: str) -> Invalid:
     return Invalid(
-        "not a time",
+        "the time cannot be read",
         hint="write it like 2024-06-01T13:00:00Z, 2024-06-01 13:00 or 2024-06-01",
         value=text,
     )

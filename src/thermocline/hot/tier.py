@@ -1,7 +1,7 @@
-"""The interface of a hot tier: rows in parts, each with the mark of the flush that takes it.
+"""What hot tiers hold: rows in parts, each with the mark of the flush that takes it.
 
 In:   a call of a reader or a flush
-Out:  `HotSnapshot`, `Frozen`
+Out:  `HotSnapshot`, `FrozenParts`
 
 - A mark is a number that goes up with every flush of one table from one source. A lake version
   carries the mark of the last flush it contains.
@@ -17,7 +17,6 @@ A tier does not import the lake, and the lake does not import tiers: `flush.py` 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,27 +85,3 @@ class FrozenParts:
 
     mark: Mark
     parts: tuple[HotPart, ...] = field(default_factory=tuple)
-
-
-class HotTable(Protocol):
-    """The hot rows of one table."""
-
-    @property
-    def source(self) -> str:
-        """The name under which a lake version stores this tier's mark."""
-        ...
-
-    def snapshot(self) -> HotSnapshot:
-        """Return every row acknowledged before this call that no retired flush has taken."""
-        ...
-
-    def freeze(self) -> FrozenParts | None:
-        """Return what the next flush carries, or None when there are no rows.
-
-        Until `retire`, each call returns the same mark, so that a flush can be repeated.
-        """
-        ...
-
-    def retire(self, mark: Mark) -> None:
-        """Drop the rows up to a mark: a committed version has them."""
-        ...

@@ -347,7 +347,7 @@ def _parse_texts(name: str, texts: pa.Array, kind: pa.DataType, spec: TableSpec)
     if kinds.is_time(kind):
         return pa.array([_exact_value(text, kind) for text in texts.to_pylist()], kind)
     if kinds.is_nested(kind):
-        raise ValueError("a text cannot be this")
+        raise ValueError("a text cannot be read as this type")
     if _is_bytes(kind):
         return pa.array([_bytes_of_json(text) for text in texts.to_pylist()], kind)
     return _parse_numbers(texts, kind) if kinds.is_floating(kind) else texts.cast(kind)

@@ -3,22 +3,19 @@
 In:   a type's entities; the number of connections to PostgreSQL
 Out:  one version with every change of that snapshot; PostgreSQL then drops these changes
 
-    1  share     the driver exports one snapshot and keeps its transaction: head, changes, keys
+    1  freeze    the driver exports one snapshot and keeps its transaction: head, changes, keys
     2  stage     each worker imports it, reads a range of keys and writes segments sorted by key
-    3  claim     the driver ends the transaction and records the try in PostgreSQL first
-    4  commit    put-if-absent of the next version, with its changes: the export happens here
-    5  retire    PostgreSQL's head moves and exactly those changes go, see `entity/export.py`
 
+- The other steps are those of every export, see `entity/export.py`.
 - All partitions read the same snapshot. If each session took its own snapshot, money that is moved
   between two rows could be in both or in neither.
 - If a worker cannot import the snapshot, the job fails: nothing is committed, and no version names
   the staged files.
-- After a crash between commit and retire, the next export finishes it, in a job or in a node.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,15 +24,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from thermocline.cold.change.commit_staged import new_tag, sweep_staged
-from thermocline.cold.change.export_plan import KEY_COLUMN, ExportBatch, KeyedSegment
+from thermocline.cold.change.export_plan import KEY_COLUMN, KeyedSegment
 from thermocline.cold.segment.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
-from thermocline.entity.columns import conform_rows, fit_table, has_newer_contract
-from thermocline.entity.export import roll_forward
+from thermocline.entity.columns import conform_rows
+from thermocline.entity.export import RowStaging, export
 from thermocline.entity.table import EntityTable
-from thermocline.errors import Conflict, NotFound, ThermoclineError, Unavailable
+from thermocline.errors import NotFound, Unavailable
+from thermocline.format.log.state import TableState
+from thermocline.hot.postgres.export.dirty import FrozenChanges
 from thermocline.hot.postgres.export.key_range import (
     KeyRange,
-    SharedSnapshot,
     read_key_range,
     share_snapshot,
 )
@@ -78,7 +76,7 @@ class ExportJob:
         for name in types.names() if types is not None else ():
             assert types is not None
             entities = types.table(name)
-            changes = entities.source.dirty.pressure().changes
+            changes = entities.source.pressure().changes
             behind = entities.table.state().version - entities.source.head().version
             if changes:
                 yield Task(NAME, name, f"{changes:,} changes wait", {"changes": changes})
@@ -94,70 +92,73 @@ class ExportJob:
             hint = "set postgres to a DSN, or to embedded for a server in the lake's folder"
             raise NotFound("this lake has no entities", hint=hint, table=task.table)
         entities = types.table(task.table)
-        for _ in range(TRIES_MAX):
-            roll_forward(entities.source, entities.table)
-            if not entities.source.dirty.pressure().changes:
-                return TaskResult(None)
-            with suppress(Conflict):  # another export was first: take a new snapshot
-                done = self._run_export(entities, spark(), tell)
-                # Crash here: between commit and retire. The log says that it committed.
-                roll_forward(entities.source, entities.table)
-                return done
-        raise Conflict(
-            "other exports committed first in every try",
-            hint="let fewer processes export this type",
-            type=task.table,
-            tries=TRIES_MAX,
+        staging = _SparkStaging(entities, self._limits, spark, tell)
+        done = export(entities.source, entities.table, staging, tries_max=TRIES_MAX)
+        if done is None:
+            return TaskResult(None)
+        tell("committing", 1, 1)
+        return TaskResult(
+            done.version,
+            {
+                "keys": done.keys,
+                "rows": done.rows,
+                "changes": done.changes,
+                "segments": len(staging.keyed),
+                "bytes": sum(one.staged.checksum.size_bytes for one in staging.keyed),
+            },
         )
 
-    def _run_export(
-        self, entities: EntityTable, spark: "SparkSession", tell: TaskProgress
-    ) -> TaskResult:
-        """Steps 1 to 4."""
-        table, mark = entities.table, new_tag()
-        try:
-            with share_snapshot(entities.store) as moment:
-                if moment is None:
-                    return TaskResult(None)
-                snapshot = moment.frozen.snapshot
-                # A commit that only adds columns is neutral: the export may follow it.
-                state = fit_table(table, snapshot.layout.contract)
-                if has_newer_contract(state.spec, snapshot.layout.contract):
-                    hint = "run the export again, from a new snapshot"
-                    raise Conflict("the type has a newer contract", hint=hint, type=entities.name)
-                target = WriteTarget(table.storage.root, state.spec, state.schema, mark)
-                parts = cut_parts(entities, moment, self._limits)
-                tell("reading", 0, len(parts))
-                keyed = stage_parts(spark, parts, target)
-                tell("reading", len(parts), len(parts))
-            note = entities.source.claim(moment.frozen)
-        except BaseException:
-            with suppress(ThermoclineError):
-                sweep_staged(table, mark)
-            raise
-        tell("committing", 0, 1)
-        hand = ExportBatch(snapshot.head.version, snapshot.keys, keyed, note, state)
-        version = table.commit_export(hand).version
-        tell("committing", 1, 1)
-        numbers = {
-            "keys": len(snapshot.keys),
-            "rows": sum(one.staged.measured.row_count for one in keyed),
-            "changes": len(moment.frozen.changes),
-            "segments": len(keyed),
-            "bytes": sum(one.staged.checksum.size_bytes for one in keyed),
-        }
-        return TaskResult(version, numbers)
+
+class _SparkStaging(RowStaging):
+    """Lets Spark's workers read the rows of a shared snapshot and write them as segments."""
+
+    def __init__(
+        self,
+        entities: EntityTable,
+        limits: ExportLimits,
+        spark: SessionFactory,
+        tell: TaskProgress,
+    ) -> None:
+        super().__init__(entities.source)
+        self._entities = entities
+        self._limits = limits
+        self._spark = spark
+        self._tell = tell
+        self._tag = ""
+        self.keyed: list[KeyedSegment] = []
+
+    @contextmanager
+    def freeze(self) -> Iterator[FrozenChanges | None]:
+        self._tag = new_tag()
+        if not self._source.pressure().changes:
+            yield None
+            return
+        self._spark()  # Spark starts before the snapshot: its transaction should be short
+        with share_snapshot(self._entities.store) as frozen:
+            yield frozen
+        if frozen is not None:
+            self._tell("committing", 0, 1)
+
+    def stage(self, frozen: FrozenChanges, state: TableState) -> list[KeyedSegment]:
+        storage = self._entities.table.storage
+        target = WriteTarget(storage.root, state.spec, state.schema, self._tag)
+        parts = cut_parts(self._entities, frozen, self._limits)
+        self._tell("reading", 0, len(parts))
+        self.keyed = stage_parts(self._spark(), parts, target)
+        self._tell("reading", len(parts), len(parts))
+        return self.keyed
+
+    def discard(self) -> None:
+        sweep_staged(self._entities.table, self._tag)
 
 
-def cut_parts(
-    entities: EntityTable, moment: SharedSnapshot, limits: ExportLimits
-) -> list[KeyRange]:
+def cut_parts(entities: EntityTable, frozen: FrozenChanges, limits: ExportLimits) -> list[KeyRange]:
     """Return key ranges of equal size that contain every key of the snapshot once."""
-    keys = moment.frozen.snapshot.keys
+    keys = frozen.snapshot.keys
     wanted = min(max(len(keys) // limits.part_keys, 1), limits.connections_max, len(keys))
     edges = [len(keys) * place // wanted for place in range(wanted + 1)]
     store = entities.store
-    whole = (store.pool.dsn, store.tenant, store.type_name, moment.snapshot_id)
+    whole = (store.pool.dsn, store.tenant, store.type_name, frozen.shared_id)
     return [
         KeyRange(*whole, keys[first].as_py(), keys[end - 1].as_py())
         for first, end in pairwise(edges)
@@ -207,9 +208,9 @@ def _write_parts(
     for batch in batches:
         for place in batch.column(0).to_pylist():
             written = write_part(parts[place], target)
-            told = [(place, one.low, one.high, encode_staged([one.staged])) for one in written]
+            output = [(place, one.low, one.high, encode_staged([one.staged])) for one in written]
             # The last row says that the part has ended, even if it has no segment.
-            columns = zip(*told, (place, None, None, None), strict=True)
+            columns = zip(*output, (place, None, None, None), strict=True)
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA)]  # noqa: B905
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 

@@ -67,11 +67,11 @@ class RetainJob:
         table = site.table(task.table)
         before = table.state().version
         tell("retain", 0, 1)
-        state, rows = table.retain(is_confirmed=task.table in self.confirmed)
+        state, rows = table.retain(yes=task.table in self.confirmed)
         tell("retain", 1, 1)
         numbers = {"rows": rows}
         if self.vacuum_grace_s is not None:
-            done = vacuum(table, grace_s=self.vacuum_grace_s, is_dry_run=False)
+            done = vacuum(table, grace_s=self.vacuum_grace_s, dry_run=False)
             numbers |= {"files": len(done.files), "size_bytes": done.size_bytes}
         return TaskResult(state.version if state.version != before else None, numbers)
 

@@ -27,7 +27,7 @@ from thermocline.cold.care.pin import Pin
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
+from thermocline.errors import NotFound, Overloaded, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.format.layout import Version
 from thermocline.hot.tier import HotSnapshot
@@ -41,8 +41,8 @@ from thermocline.query.engine import (
 )
 from thermocline.query.report import QueryReport
 from thermocline.query.source import Source, check_table_name, unknown_table_error
-from thermocline.query.sql.gate import Statement, admit
-from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, prepare
+from thermocline.query.sql.gate import admit
+from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, StatementCache, prepare
 from thermocline.query.sql.rewrite import guess_proof_text
 
 BATCH_ROWS_DEFAULT = 131_072
@@ -74,7 +74,7 @@ class Session:
         self._readers: weakref.WeakSet[RowReader] = weakref.WeakSet()
         self._pins: set[Pin] = set()  # of streams that are open
         self._is_closed = False
-        self._statements: LruCache[str, Statement] = LruCache(STATEMENTS_KEPT_MAX)
+        self._statements: LruCache[str, StatementCache] = LruCache(STATEMENTS_KEPT_MAX)
 
     def register_tstable(
         self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
@@ -193,7 +193,7 @@ class Session:
                 if statement is None:
                     with engine.lend_parser(cursor) as parser:
                         admitted = admit(parser, query, guess_proof_text(query, sources))
-                    statement = self._statements.put(query, admitted)
+                    statement = self._statements.put(query, StatementCache(admitted))
                 prepared = prepare(cursor, statement, sources, params, engine.may_read)
                 yield prepared
                 is_clean = prepared.leaves_nothing
@@ -224,7 +224,7 @@ class Session:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the session is closed", hint="open another session")
+            raise Unavailable("the session is closed", hint="open another session")
 
     def interrupt(self) -> None:
         """Ask every running query to stop; each stops at the engine's next interrupt check."""

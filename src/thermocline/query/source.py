@@ -21,7 +21,7 @@ import pyarrow as pa
 from thermocline.cold.coverage_report import CoverageReport, history
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, TableNotFound
 from thermocline.format.argument import check_text
 from thermocline.format.instant import TimeNs, format_instant
 from thermocline.hot.tier import HotSnapshot
@@ -61,7 +61,7 @@ def check_table_name(name: str) -> str:
     return name
 
 
-def unknown_table_error(written_name: str, known: Iterable[str]) -> NotFound:
+def unknown_table_error(written_name: str, known: Iterable[str]) -> TableNotFound:
     """Return the error for an unregistered name; its hint suggests the closest name."""
     names = list(known)
     by_lower = {name.lower(): name for name in names}
@@ -69,7 +69,7 @@ def unknown_table_error(written_name: str, known: Iterable[str]) -> NotFound:
     hint = f"did you mean {by_lower[near[0]]}?" if near else "register a table first"
     if os.sep in written_name or written_name.endswith(".parquet"):
         hint = "files are not read by path: register_parquet(name, path) gives one a name"
-    return NotFound("no such table", hint=hint, table=written_name, tables=sorted(names))
+    return TableNotFound("no such table", hint=hint, table=written_name, tables=sorted(names))
 
 
 class QuerySnapshot:

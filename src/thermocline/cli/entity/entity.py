@@ -49,7 +49,7 @@ def create(
     type: TypeArgument,  # noqa: A002
     document: DocumentArgument,
     id: Annotated[  # noqa: A002
-        str | None, typer.Option("--id", metavar="ID", help="Its key; generated without it.")
+        str | None, typer.Option("--id", metavar="ID", help="Its key; generated if omitted.")
     ] = None,
     *,
     target: EntityTarget,
@@ -87,8 +87,8 @@ def show(
     if facts["warning"]:
         print(f"warning: {facts['warning']} ({facts['as_of']})", file=sys.stderr)
     if found is None:
-        told = {name: value for name, value in facts.items() if value}
-        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **told)
+        given = {name: value for name, value in facts.items() if value}
+        raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id, **given)
     print_exact_json({"type": type, **_entity_json(found), **facts} if json else found.document)
 
 
@@ -149,17 +149,20 @@ def list_entities(
     ] = None,
     sort: Annotated[
         list[str] | None,
-        typer.Option("--sort", metavar="FIELD", help="Order by it; -FIELD the other way round."),
+        typer.Option(
+            "--sort", metavar="FIELD", help="Sort by it; -FIELD sorts in descending order."
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option("--field", metavar="NAME", help="Only this property; may be given again."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="At most this many.")
     ] = 100,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Where the page before ended.")
+        str | None,
+        typer.Option("--after", metavar="CURSOR", help="The cursor that ends the previous page."),
     ] = None,
     *,
     target: EntityTarget,
@@ -198,8 +201,8 @@ def history(
     if not found:
         raise EntityNotFound("no such entity", hint="`entity list` lists them", id=id)
     if json:
-        told = [asdict(one) | {"at": _time_text(one.at)} for one in found]
-        print_exact_json({"type": type, "id": id, "revisions": told})
+        revisions = [asdict(one) | {"at": _time_text(one.at)} for one in found]
+        print_exact_json({"type": type, "id": id, "revisions": revisions})
         return
     for one in found:
         where = "hot" if one.version is None else f"version {one.version}"
@@ -218,8 +221,8 @@ def export(
     with target.open() as opened:
         done = opened.entity(type).export()
     if json:
-        told = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
-        print_exact_json({"type": type, "exported": told})
+        exported = None if done is None else asdict(done) | {"as_of": _time_text(done.as_of)}
+        print_exact_json({"type": type, "exported": exported})
     elif done is None:
         print_line("nothing has changed since the last export")
     else:

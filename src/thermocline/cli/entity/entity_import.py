@@ -38,7 +38,11 @@ def import_lines(
     ],
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="NAME", help="The key's property. Keys are made without it."),
+        typer.Option(
+            "--key",
+            metavar="NAME",
+            help="The property that holds the key; keys are generated if omitted.",
+        ),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace existing entities; needs --key.")
@@ -125,8 +129,8 @@ def _parse_operation(line: bytes, key: str | None, *, is_replace: bool) -> "Oper
     document = decode(line)
     if not isinstance(document, dict):
         raise Invalid("a line is not a JSON object", hint="give one JSON object a line")
-    deed = OperationKind.REPLACE if is_replace else OperationKind.CREATE
-    return Operation(deed, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
+    kind = OperationKind.REPLACE if is_replace else OperationKind.CREATE
+    return Operation(kind, new_key() if key is None else document.get(key), line)  # type: ignore[arg-type]
 
 
 def _add_line(error: ThermoclineError, line: int) -> ThermoclineError:

@@ -32,7 +32,7 @@ ContractArgument = Annotated[
 
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The registered contract.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The contract that shall follow it.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The contract that is to follow it.")],
     json: JsonOption = False,
 ) -> None:
     """Show what differs between two contracts, and whether one may follow the other."""
@@ -97,7 +97,7 @@ def check(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="OLD", help="The contract that it shall follow."),
+        typer.Option("--against", metavar="OLD", help="The contract that it is to follow."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -169,7 +169,7 @@ def show_type(
     type: TypeArgument,  # noqa: A002
     version: Annotated[
         int | None,
-        typer.Option("--version", min=1, metavar="N", help="The version; the newest without it."),
+        typer.Option("--version", min=1, metavar="N", help="The version; default: the newest."),
     ] = None,
     tool: Annotated[
         str | None,
@@ -185,8 +185,8 @@ def show_type(
     if tool is not None:
         print_exact_json(_tool_definition(found, type, tool))
     elif json:
-        told = {"type": type, "version": found.version, "mode": found.mode}
-        print_exact_json({**told, "document": found.document})
+        shown = {"type": type, "version": found.version, "mode": found.mode}
+        print_exact_json({**shown, "document": found.document})
     else:
         print_exact_json(found.document)
 
@@ -208,7 +208,7 @@ def read_document(path: str) -> dict[str, Any]:
 
     document = json_form(decode(read_bytes(path)))
     if not isinstance(document, dict):
-        raise Invalid("a contract is a JSON object", hint="give a JSON Schema", path=path)
+        raise Invalid("the contract is not a JSON object", hint="give a JSON Schema", path=path)
     return document
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,9 @@ from thermocline.config import EMBEDDED
 from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from thermocline.client import Client
     from thermocline.contract.contract import Contract
+    from thermocline.lake import Lake
 
 URL = "THERMOCLINE_URL"
 KEY = "THERMOCLINE_API_KEY"
@@ -29,11 +31,11 @@ POSTGRES = "THERMOCLINE_POSTGRES"
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help=f"The node's address; {URL} without it."),
+    typer.Option("--url", metavar="URL", help=f"The node's address; default: {URL}."),
 ]
 KeyFileOption = Annotated[
     str | None,
-    typer.Option("--key-file", metavar="FILE", help=f"A file with the key; {KEY} without it."),
+    typer.Option("--key-file", metavar="FILE", help=f"A file with the key; default: {KEY}."),
 ]
 LakeOption = Annotated[
     str | None,
@@ -44,7 +46,7 @@ PostgresOption = Annotated[
     typer.Option(
         "--postgres",
         metavar="DSN",
-        help=f"With --lake: where its entities are; {POSTGRES}, or a server under its folder.",
+        help=f"With --lake: its PostgreSQL; default: {POSTGRES}, or a server under its folder.",
     ),
 ]
 TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The entity type's name.")]
@@ -60,26 +62,26 @@ class EntityTarget:
     postgres: PostgresOption = None
 
     @contextmanager
-    def open(self) -> Iterator[Any]:
+    def open(self) -> Iterator["Lake | Client"]:
         """Give the block the lake that the options name, and close it at the end."""
         if self.url is not None and self.lake is not None:
             hint = "give --url or --lake"
             raise Invalid("--url and --lake name different lakes", hint=hint)
         if self.lake is not None:
-            opened: Any = _open_embedded(self.lake, self.postgres)
+            opened: Lake | Client = _open_embedded(self.lake, self.postgres)
         else:
             opened = _open_client(self.url, self.key_file)
         with opened:
             yield opened
 
 
-def find_contract(lake: Any, name: str, version: int | None = None) -> "Contract":
+def find_contract(lake: "Lake | Client", name: str, version: int | None = None) -> "Contract":
     """Return a version of a type's contract, or the newest."""
     from thermocline.client import Client
 
     if isinstance(lake, Client):
         return lake.entity(name).contract(version)
-    contracts: dict[int, Contract] = lake.entities.registry.layout(name).contracts
+    contracts = lake.entities.registry.layout(name).contracts
     wanted = max(contracts) if version is None else version
     if wanted not in contracts:
         hint = f"use a version from 1 to {max(contracts)}"
@@ -87,7 +89,7 @@ def find_contract(lake: Any, name: str, version: int | None = None) -> "Contract
     return contracts[wanted]
 
 
-def _open_client(url: str | None, key_file: str | None) -> Any:
+def _open_client(url: str | None, key_file: str | None) -> "Client":
     from thermocline.client import Client
 
     address = url or os.environ.get(URL)
@@ -112,7 +114,7 @@ def _read_key_file(path: str) -> str:
         raise Unavailable("the key cannot be read", hint=hint, path=path, why=why) from error
 
 
-def _open_embedded(folder: str, postgres: str | None) -> Any:
+def _open_embedded(folder: str, postgres: str | None) -> "Lake | Client":
     from thermocline.entry_point import connect
 
     if not is_lake(folder):

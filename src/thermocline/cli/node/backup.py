@@ -58,8 +58,8 @@ def backup(
 
         facts = {"lake_id": made.lake_id, "lsn": made.lsn, "tables": made.tables}
         sizes = {"files": len(made.files), "size_bytes": made.size_bytes}
-        told = {"target": os.path.abspath(target), **facts, **sizes, "left_out": left_out}
-        print_json(told)
+        summary = {"target": os.path.abspath(target), **facts, **sizes, "left_out": left_out}
+        print_json(summary)
     else:
         count = len(made.tables)
         print_line(

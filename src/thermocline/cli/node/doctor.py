@@ -132,8 +132,8 @@ def _check_process() -> Iterator[DoctorCheck]:
     yield DoctorCheck("open files", OK if is_enough else WARN, f"{soft} of at most {most}", do)
     now_s = clock.time()
     is_late = now_s > TIME_2024_S
-    told = clock.strftime("%Y-%m-%dT%H:%M:%SZ", clock.gmtime(now_s))
-    yield DoctorCheck("clock", OK if is_late else FAIL, told, "" if is_late else "set the clock")
+    text = clock.strftime("%Y-%m-%dT%H:%M:%SZ", clock.gmtime(now_s))
+    yield DoctorCheck("clock", OK if is_late else FAIL, text, "" if is_late else "set the clock")
 
 
 def _check_libraries() -> Iterator[DoctorCheck]:
@@ -265,8 +265,8 @@ def _check_lake(settings: "NodeSettings") -> Iterator[DoctorCheck]:
             yield DoctorCheck("journal", FAIL, journal.damages[0].why, do)
         if journal.quarantined:
             do = "run `thermocline journal inspect`; move the files away after you have decided"
-            told = f"rows set aside, in {len(journal.quarantined)} files"
-            yield DoctorCheck("quarantine", WARN, told, do)
+            finding = f"rows set aside, in {len(journal.quarantined)} files"
+            yield DoctorCheck("quarantine", WARN, finding, do)
         else:
             yield DoctorCheck("quarantine", OK, "empty")
     except ThermoclineError as error:

@@ -62,14 +62,14 @@ def repair(
 ) -> None:
     """Set damaged parts of a journal aside, so that a node starts. A dry run by default."""
     if set_aside:
-        _set_aside(journal_folder(lake), is_dry_run=not yes, is_json=json)
+        _set_aside(journal_folder(lake), dry_run=not yes, is_json=json)
         return
     from thermocline.disk import OsDisk
     from thermocline.hot.wal.repair.repair import repair as repair_journal
 
     folder = journal_folder(lake)
     with show_progress("reading") as report:
-        done = repair_journal(OsDisk(), folder, is_dry_run=not yes, progress=report)
+        done = repair_journal(OsDisk(), folder, dry_run=not yes, progress=report)
     if json:
         from thermocline.cli.terminal.output import print_json
 
@@ -94,27 +94,27 @@ def repair(
         _check_sound(done.damages, "restore the files from a copy, or accept the loss with --yes")
 
 
-def _set_aside(folder: str, *, is_dry_run: bool, is_json: bool) -> None:
+def _set_aside(folder: str, *, dry_run: bool, is_json: bool) -> None:
     """Move the frames that no table can take to the quarantine, or list them."""
     from dataclasses import asdict
 
     from thermocline.node import set_aside_frames
 
-    found = set_aside_frames(os.path.dirname(folder), is_dry_run=is_dry_run)
+    found = set_aside_frames(os.path.dirname(folder), dry_run=dry_run)
     if is_json:
         from thermocline.cli.terminal.output import print_json
 
         frames = [asdict(one) for one in found]
-        print_json({"is_dry_run": is_dry_run, "set_aside": frames})
+        print_json({"is_dry_run": dry_run, "set_aside": frames})
     else:
         for one in found:
             print_line(f"frame     lsn {one.lsn:,} of table {one.table_id}: {one.why}")
-        done = "would be kept" if is_dry_run else "is kept"
-        told = _count_text(len(found), "frame")
+        done = "would be kept" if dry_run else "is kept"
+        count = _count_text(len(found), "frame")
         print_line(
-            f"{told} {done} in the quarantine; no query reads them" if found else "nothing to do"
+            f"{count} {done} in the quarantine; no query reads them" if found else "nothing to do"
         )
-    if is_dry_run and found:
+    if dry_run and found:
         raise Corruption(
             "the journal has acknowledged rows that no table can take",
             hint="restore the names of their tables, or move the rows to the quarantine with --yes",
@@ -191,10 +191,10 @@ def _file_json(file: "InspectedFile") -> dict[str, Any]:
 def _damage_json(damage: "Damage") -> dict[str, Any]:
     from dataclasses import asdict
 
-    told = asdict(damage)
-    told["after"] = _time_text(told.pop("after_ns"))
-    told["before"] = _time_text(told.pop("before_ns"))
-    return {**told, "lost_lsns": damage.lost_lsns}
+    fields = asdict(damage)
+    fields["after"] = _time_text(fields.pop("after_ns"))
+    fields["before"] = _time_text(fields.pop("before_ns"))
+    return {**fields, "lost_lsns": damage.lost_lsns}
 
 
 def _describe_start(found: "Inspection") -> str:
@@ -218,8 +218,8 @@ def _print_inspection(found: "Inspection") -> None:
 
     mark = found.watermark
     print_line(f"journal   {found.identity.journal_id.hex()} in {found.folder}")
-    told = "none" if mark is None else f"lsn {mark.durable:,} durable, {mark.visible:,} visible"
-    print_line(f"watermark {told}")
+    text = "none" if mark is None else f"lsn {mark.durable:,} durable, {mark.visible:,} visible"
+    print_line(f"watermark {text}")
     _print_rows(
         ("file", "state", "first lsn", "last lsn", "frames", "size"),
         [

@@ -40,7 +40,8 @@ def create(
         typer.Option("--scope", metavar="SCOPE", help="ingest, query or admin; may be repeated."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="The key's tenant; default.")
+        str | None,
+        typer.Option("--tenant", metavar="NAME", help="The key's tenant; `default` if omitted."),
     ] = None,
     expires: Annotated[
         str | None,
@@ -48,7 +49,9 @@ def create(
     ] = None,
     first: Annotated[
         bool,
-        typer.Option("--first", help="Create the node's first key, with every scope, if none is."),
+        typer.Option(
+            "--first", help="Create the node's first key, with every scope, unless it has a key."
+        ),
     ] = False,
     output: Annotated[
         str | None,
@@ -89,8 +92,8 @@ def _print_key(made: "CreatedKey", output: str | None, *, is_json: bool) -> None
     if is_json:
         from thermocline.cli.terminal.output import print_json
 
-        told = _key_json(made.key, None)
-        print_json({"key": None if output else made.text, "output": output, **told})
+        listed = _key_json(made.key, None)
+        print_json({"key": None if output else made.text, "output": output, **listed})
     elif output is not None:
         print_line(f"key {made.key.key_id} is in {output}")
     else:
@@ -154,13 +157,13 @@ def list_keys(
     except Corruption as error:
         used = {}
         print(f"warning: {error.message}: {error.hint}", file=sys.stderr)
-    told = [_key_json(key, used.get(key.key_id)) for key in store.read().by_id.values()]
+    listed = [_key_json(key, used.get(key.key_id)) for key in store.read().by_id.values()]
     if json:
         from thermocline.cli.terminal.output import print_json
 
-        print_json({"keys": told})
+        print_json({"keys": listed})
         return
-    for one in told:
+    for one in listed:
         words = [one["key_id"], one["state"], one["tenant"], ",".join(one["scopes"])]
         words += [f"used {one['used'] or 'never'}", f"expires {one['expires'] or 'never'}"]
         print_line("  ".join([*words, one["name"]]).rstrip())
@@ -200,7 +203,7 @@ def reset(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a new first key if keys.json is lost or damaged. Every other key ends."""
+    """Create a new first key if keys.json is lost or damaged. Every other key is revoked."""
     from thermocline.server.access.audit import Audit
     from thermocline.server.access.keys import KeyStore
     from thermocline.server.access.private_files import write_private
@@ -208,8 +211,8 @@ def reset(
     folder = lake_folder(data, config)
     store = KeyStore(folder)
     if not yes:
-        hint = "restore keys.json from a backup, or add --yes: every key but the new one ends"
-        raise Invalid("this ends every key of the node", hint=hint, path=store.path)
+        hint = "restore keys.json from a backup, or add --yes: every key but the new one is revoked"
+        raise Invalid("this revokes every key of the node", hint=hint, path=store.path)
     if output is not None and os.path.lexists(output):
         raise Conflict("the file exists already", hint="name a new one", path=output)
     made = store.reset(note="reset")

@@ -110,14 +110,14 @@ def _show_settings(settings: "NodeSettings", *, is_json: bool) -> None:
     if settings.tls_certificate:
         tls_context(settings)
     check_identity(settings)
-    told = settings.describe()
+    described = settings.describe()
     if is_json:
         from thermocline.cli.terminal.output import print_json
 
-        print_json({"settings": told})
+        print_json({"settings": described})
         return
-    width = max(len(one["setting"]) for one in told)
-    for one in told:
+    width = max(len(one["setting"]) for one in described)
+    for one in described:
         print_line(f"{one['setting']:<{width}}  {one['value']}  ({one['origin']})")
 
 

@@ -55,16 +55,16 @@ def list_tenants(
 
     folder = lake_folder(data, config)
     tenants = TenantCatalog(folder, OsDisk())
-    told = []
+    listed = []
     for name in tenants:
         place = "/".join(filter(None, (folder, tenants.folder(name))))
-        told.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
+        listed.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
     if json:
         from thermocline.cli.terminal.output import print_json
 
-        print_json({"tenants": told})
+        print_json({"tenants": listed})
         return
-    for one in told:
+    for one in listed:
         print_line(
             f"{one['tenant']}  {one['tables']} {'table' if one['tables'] == 1 else 'tables'}"
         )

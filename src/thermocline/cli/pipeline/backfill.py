@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 InputFormatOption = Annotated[
     str | None,
     typer.Option(
-        "--input-format", metavar="NAME", help="parquet, csv or json. By the file's ending."
+        "--input-format",
+        metavar="NAME",
+        help="parquet, csv or json; default: by the file's ending.",
     ),
 ]
 TimeColumnOption = Annotated[
@@ -62,7 +64,7 @@ ColumnTypeOption = Annotated[
     typer.Option(
         "--column-type",
         metavar="NAME=TYPE",
-        help="Declare a new column's type; once for each. All cells are counted without it.",
+        help="Declare a new column's type; once for each. By default all cells decide it.",
     ),
 ]
 
@@ -112,10 +114,10 @@ def backfill(
     more["overlap"] = None if overlap is None else overlap.value
     with open_runner(target, master) as (site, runner):
         if dry_run:
-            told = _preview(
+            preview = _preview(
                 site, table, files, input_format, batch, is_made=time_column is not None
             )
-            _print_preview(told, format, is_json=json)
+            _print_preview(preview, format, is_json=json)
             return
         spark_home()
         if time_column is not None:
@@ -175,7 +177,7 @@ def _preview(
     from thermocline.pipeline.backfill.input_files import batch_name, find_input_files
 
     found = find_input_files(sources, form)
-    told: dict[str, Any] = {
+    preview: dict[str, Any] = {
         "table": table,
         "files": len(found),
         "size_bytes": sum(file.size_bytes for file in found),
@@ -185,12 +187,12 @@ def _preview(
     except NotFound:
         if not is_made:
             raise
-        return {**told, "batch": batch, "is_in": False}
+        return {**preview, "batch": batch, "is_in": False}
     name = batch or batch_name(found, state.spec.table_id)
-    return {**told, "batch": name, "is_in": f"backfill:{name}" in state.txns}
+    return {**preview, "batch": name, "is_in": f"backfill:{name}" in state.txns}
 
 
-def _print_preview(told: dict[str, Any], form: Any, *, is_json: bool) -> None:
+def _print_preview(preview: dict[str, Any], form: Any, *, is_json: bool) -> None:
     import pyarrow as pa
 
-    write_answer(pa.Table.from_pylist([told]), "backfill", told, form, is_json=is_json)
+    write_answer(pa.Table.from_pylist([preview]), "backfill", preview, form, is_json=is_json)

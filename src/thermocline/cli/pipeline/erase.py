@@ -42,7 +42,7 @@ def erase(
     ],
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="NAME", help="Who requests it; this user without it."),
+        typer.Option("--by", metavar="NAME", help="Who requests it; default: this user."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search, show what is found, and do nothing.")

@@ -58,8 +58,8 @@ def record_line(ran: "TaskRecord") -> str:
     place = f"{ran.job} {ran.table}".strip()
     if ran.error is not None:
         facts = "; ".join(f"{name}: {value}" for name, value in ran.error.facts.items())
-        told = f"{ran.error.message} ({facts})" if facts else ran.error.message
-        return f"{place} {ran.state}: {' '.join(told.split())}"
+        reason = f"{ran.error.message} ({facts})" if facts else ran.error.message
+        return f"{place} {ran.state}: {' '.join(reason.split())}"
     numbers = ", ".join(f"{value:,} {name}" for name, value in ran.numbers.items())
     version = "" if ran.version is None else f", version {ran.version:,}"
     return f"{place} {ran.state}{version}{f', {numbers}' if numbers else ''} ({ran.took_ms:,} ms)"
@@ -112,11 +112,11 @@ def write_summary(ran: "Sequence[TaskRecord]", form: Any, *, is_json: bool) -> N
             raise one.error
 
 
-def write_answer(rows: "pa.Table", name: str, told: Any, form: Any, *, is_json: bool) -> None:
-    """Write rows in the requested format; as JSON write `told`, under a name."""
+def write_answer(rows: "pa.Table", name: str, listed: Any, form: Any, *, is_json: bool) -> None:
+    """Write rows in the requested format; as JSON write `listed`, under a name."""
     from thermocline.cli.terminal.output import choose_output, print_json
 
     if is_json:
-        print_json({name: told})
+        print_json({name: listed})
     else:
         choose_output(form).write(rows.to_reader())

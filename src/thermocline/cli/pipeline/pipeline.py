@@ -35,7 +35,7 @@ from thermocline.cli.pipeline.workspace import (
 def run(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="JOB", help="export, compact, rollup, retain. All without it."),
+        typer.Argument(metavar="JOB", help="export, compact, rollup or retain; default: all."),
     ] = None,
     table: Annotated[
         str | None, typer.Option("--table", metavar="TABLE", help="Only this table.")
@@ -47,7 +47,7 @@ def run(
     *,
     target: JobTarget,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Let retain delete even every row of a table.")
+        bool, typer.Option("--yes", "-y", help="Let retain delete every row of a table.")
     ] = False,
     format: FormatOption = None,  # noqa: A002
     json: JsonOption = False,
@@ -57,7 +57,7 @@ def run(
     from thermocline.pipeline.spark.java_gateway import spark_home
 
     names = order_jobs(jobs or ())
-    with open_runner(target, master, is_confirmed=yes) as (site, runner):
+    with open_runner(target, master, yes=yes) as (site, runner):
         if table is not None and table.lower() not in {
             one.lower() for one in (*site.tables(), *_rollup_names(target.config))
         }:
@@ -99,7 +99,7 @@ def prepare(json: JsonOption = False) -> None:
 @expand_options
 def list_jobs(
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="How many of them.")
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="At most this many.")
     ] = 20,
     *,
     target: JobTarget,
@@ -117,8 +117,8 @@ def list_jobs(
             rows = last_runs(site.table(NAME), limit)
         except NotFound:
             rows = []  # no job has run yet
-    told = [row_json(row) for row in rows]
-    write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", told, format, is_json=json)
+    listed = [row_json(row) for row in rows]
+    write_answer(pa.Table.from_pylist(rows, COLUMNS), "jobs", listed, format, is_json=json)
 
 
 @expand_options
@@ -134,7 +134,7 @@ def rollups(
     with open_runner(target, None) as (_, runner):
         declared = runner.settings.rollups
         due = {task.table: task.why for task in runner.due(["rollup"])}
-    told = [
+    listed = [
         {
             "rollup": one.name,
             **{k: one.declaration[k] for k in ("source", "every", "by", "aggregates", "where")},
@@ -151,11 +151,11 @@ def rollups(
             "aggregates": ", ".join(one["aggregates"]),
             "due": one["due"] or "up to date",
         }
-        for one in told
+        for one in listed
     ]
     names = ("rollup", "source", "every", "by", "aggregates", "due")
     schema = pa.schema([(name, pa.string()) for name in names])
-    write_answer(pa.Table.from_pylist(rows, schema), "rollups", told, format, is_json=json)
+    write_answer(pa.Table.from_pylist(rows, schema), "rollups", listed, format, is_json=json)
 
 
 COMMANDS: CommandList = (

@@ -91,14 +91,14 @@ def _print_record(tenant: str, ran: "TaskRecord", *, is_json: bool) -> None:
 def _print_settings(settings: "PipelineSettings", *, is_json: bool) -> None:
     from thermocline.pipeline.run.settings import describe_settings
 
-    told = describe_settings(settings)
+    described = describe_settings(settings)
     if is_json:
         from thermocline.cli.terminal.output import print_json
 
-        print_json({"settings": told})
+        print_json({"settings": described})
         return
-    width = max(len(name) for name in told)
-    for name, value in told.items():
+    width = max(len(name) for name in described)
+    for name, value in described.items():
         print_line(f"{name:<{width}}  {value}")
 
 

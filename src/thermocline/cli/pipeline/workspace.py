@@ -67,14 +67,14 @@ def open_workspace(target: JobTarget, **node: str | None) -> Iterator["JobWorksp
 
 @contextmanager
 def open_runner(
-    target: JobTarget, master: str | None, *, is_confirmed: bool = False, **node: str | None
+    target: JobTarget, master: str | None, *, yes: bool = False, **node: str | None
 ) -> Iterator["tuple[JobWorkspace, Runner]"]:
     """Give the block the workspace and a runner of its jobs; stop Spark at the end."""
     from thermocline.pipeline.run.runner import Runner
 
     settings = read_job_settings(settings_from(target.config, data=target.data), master=master)
     with open_workspace(target, **node) as site:
-        runner = Runner(site, settings, is_confirmed=is_confirmed)
+        runner = Runner(site, settings, yes=yes)
         try:
             yield site, runner
         finally:

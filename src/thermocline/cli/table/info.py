@@ -79,9 +79,7 @@ def history(
     table: TableArgument,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", min=1, metavar="N", help="How many versions; the newest come first."
-        ),
+        typer.Option("--limit", min=1, metavar="N", help="At most this many versions."),
     ] = None,
     form: FormatOption = None,
     json: JsonOption = False,
@@ -145,7 +143,7 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="A version, or an instant.")],
     new: Annotated[
         str | None,
-        typer.Argument(metavar="NEW", help="A later version or instant. The newest."),
+        typer.Argument(metavar="NEW", help="A later version or instant; default: the newest."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -51,7 +51,9 @@ def create(
     ] = None,
     timezone: Annotated[
         str | None,
-        typer.Option("--timezone", metavar="ZONE", help="The zone of times without a zone. UTC."),
+        typer.Option(
+            "--timezone", metavar="ZONE", help="The zone of times without a zone; default UTC."
+        ),
     ] = None,
     overlap: Annotated[
         Overlap, typer.Option("--overlap", help="What an append into held buckets does.")
@@ -59,7 +61,9 @@ def create(
     retention: Annotated[
         str | None,
         typer.Option(
-            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d. No limit."
+            "--retention",
+            metavar="AGE",
+            help="How long `retain` keeps rows, such as 90d; default no limit.",
         ),
     ] = None,
     entities_max: Annotated[
@@ -94,7 +98,7 @@ def append(
         Overlap | None,
         typer.Option(
             "--overlap",
-            help="What to do about buckets already held. The table's policy.",
+            help="What to do about buckets already held; default: the table's policy.",
             show_default=False,
         ),
     ] = None,
@@ -197,7 +201,7 @@ def retain(
 ) -> None:
     """Delete the rows that are older than the table's retention."""
     opened = open_table(table)
-    state, rows = opened.cold.retain(is_confirmed=yes)
+    state, rows = opened.cold.retain(yes=yes)
     _print_change(
         opened, state.version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
     )
@@ -214,7 +218,9 @@ def set_policy(
     retention: Annotated[
         str | None,
         typer.Option(
-            "--retention", metavar="AGE", help="How long `retain` keeps rows: 90d; forever."
+            "--retention",
+            metavar="AGE",
+            help="How long `retain` keeps rows, such as 90d, or forever.",
         ),
     ] = None,
     json: JsonOption = False,

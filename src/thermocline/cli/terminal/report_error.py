@@ -91,7 +91,7 @@ class Failure:
         """Return the failure as one line of JSON: code, message, facts, hint, exit_code."""
         import orjson
 
-        told = {
+        problem = {
             "code": self.code,
             "message": self.message,
             "facts": dict(self.facts),
@@ -99,7 +99,7 @@ class Failure:
             "exit_code": self.exit_code,
         }
         options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-        return orjson.dumps({"error": told}, default=str, option=options)
+        return orjson.dumps({"error": problem}, default=str, option=options)
 
 
 def describe_failure(error: ThermoclineError) -> Failure:

@@ -48,7 +48,7 @@ class StraySegment:
 
 @dataclass(frozen=True, slots=True)
 class LogLoss:
-    """What a repair would give up; nothing if `is_needed` is False.
+    """What a repair would lose; nothing if `is_needed` is False.
 
     `kept_after_gap` are intact commits after the first lost one: they are lost with it. `sources`
     are the hot sources that lose flushed rows, with the mark they had reached.

@@ -44,7 +44,7 @@ def vacuum(
     table: ColdTable,
     *,
     grace_s: int = GRACE_S_DEFAULT,
-    is_dry_run: bool = True,
+    dry_run: bool = True,
     allow_short_grace: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> VacuumReport:
@@ -69,7 +69,7 @@ def vacuum(
     oldest = _oldest_kept(table, head, cut_off)
     needed = _list_named_paths(table, head, oldest)
     doomed = [item for item in stored if _is_doomed(item, needed, cut_off, oldest)]
-    if not is_dry_run and doomed:
+    if not dry_run and doomed:
         newest = expire_versions(table, oldest, "vacuum")
         needed = _list_named_paths(table, newest, max(oldest, newest.oldest))
         doomed = [item for item in doomed if item.path not in needed]
@@ -77,7 +77,7 @@ def vacuum(
             table.storage.delete(item.path)
             progress(done, len(doomed))
     size_bytes = sum(item.size_bytes for item in doomed)
-    return VacuumReport(is_dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
+    return VacuumReport(dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
 
 
 def _list_files(table: ColdTable) -> list[StoredFile]:

@@ -65,7 +65,7 @@ def check_policy(policy: str) -> str:
     """Return the policy if it is one; `Invalid` otherwise."""
     if not isinstance(policy, str) or policy not in OVERLAP_POLICIES:
         raise Invalid(
-            "not an overlap policy", hint=f"use one of {', '.join(OVERLAP_POLICIES)}", got=policy
+            "unknown overlap policy", hint=f"use one of {', '.join(OVERLAP_POLICIES)}", got=policy
         )
     return policy
 

@@ -113,7 +113,7 @@ def match_every_row(batch: pa.RecordBatch) -> pa.Array:
     return pa.array(np.ones(batch.num_rows, dtype=bool))
 
 
-def search_expired(state: TableState, now: TimeNs, *, is_confirmed: bool) -> RowSearch:
+def search_expired(state: TableState, now: TimeNs, *, yes: bool) -> RowSearch:
     """Return the search for rows past the table's retention.
 
     `Invalid` when the cut-off is after the newest row, unless confirmed: every row would be
@@ -126,7 +126,7 @@ def search_expired(state: TableState, now: TimeNs, *, is_confirmed: bool) -> Row
         )
     cut_off = TimeNs(now - state.spec.retention_s * NS_PER_S)
     newest = max((segment.ts_max for segment in state.segments), default=None)
-    if newest is not None and cut_off > newest and not is_confirmed:
+    if newest is not None and cut_off > newest and not yes:
         raise Invalid(
             "every row would be deleted: the cut-off is after the newest row",
             hint="check the clock; if it is right, confirm with yes=True (--yes)",

@@ -94,6 +94,13 @@ class ExportBatch:
     note: NoteFlush
     read_at: TableState
 
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        if isinstance(self.rows, pa.Table):
+            return int(self.rows.num_rows)
+        return sum(one.staged.measured.row_count for one in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyHits:

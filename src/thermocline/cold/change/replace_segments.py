@@ -106,7 +106,7 @@ class _RewritePlanner:
         written = sum(staged.measured.row_count for staged in self._stage.staged)
         if written != self._what.row_count:
             raise Corruption(
-                "a rewrite has another number of rows than its inputs",
+                "a rewrite and its inputs differ in their number of rows",
                 hint="nothing was committed; run fsck on the table, and report this",
                 read=self._what.row_count,
                 written=written,

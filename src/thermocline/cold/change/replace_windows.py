@@ -118,7 +118,7 @@ class _ReplacementPlanner:
         if all(state.txns.get(name) == number for name, number in remembered.items()):
             return True
         raise RefillOvertaken(
-            "another refill was first",
+            "another refill committed first",
             hint="begin again from the newest version",
             remembered=dict(remembered),
             found={name: state.txns.get(name) for name in remembered},

@@ -11,7 +11,7 @@ Out:  `_log/<version>.checkpoint.parquet`, and the same state read back
 
 The rest of the state is JSON in the file's key-value metadata under `thermocline`, with its CRC32C
 under `thermocline.crc32c`. The JSON contains the CRC32C of each column's values, because Parquet's
-footer has no checksum of its own.
+footer alone has no checksum.
 
 - A checkpoint is of exactly one version and no commit names it: it may be missing, torn or removed
   at any time, and then the log is replayed instead.

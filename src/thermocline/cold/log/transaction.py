@@ -97,7 +97,7 @@ def transact(
         plan = planner(newest) if rule else plan
         state = newest
     raise Conflict(
-        "other writers committed first every time; this change was definitely not made",
+        "other writers committed first in every try; this change was definitely not made",
         hint="try again, or let fewer writers commit at once",
         tries=tries_max,
         last_conflict=rule or "version taken",

@@ -247,7 +247,7 @@ class LocalStorage:
                 # Order matters: what is built on the winner's name must not outlive that name.
                 self._disk.sync_folder(folder)
                 return False
-            # Crash here: the name may or may not survive. No caller has been told that it exists.
+            # Crash here: the name may or may not survive. This call has not reported it yet.
             self._disk.sync_folder(folder)
             return True
         except OSError as error:

@@ -79,7 +79,9 @@ def _open_cache(options: dict[str, str]) -> "ObjectCache":
     folder = options.pop("cache_folder", None)
     bytes_max = options.pop("cache_bytes_max", str(CACHE_BYTES_MAX))
     if not (bytes_max.isascii() and bytes_max.isdigit()):
-        raise Invalid("not a number of bytes", hint="use digits only", cache_bytes_max=bytes_max)
+        raise Invalid(
+            "a number of bytes is expected", hint="use digits only", cache_bytes_max=bytes_max
+        )
     return ObjectCache(folder, bytes_max=int(bytes_max))
 
 

@@ -152,9 +152,9 @@ class DocumentChecker:
         """Return problems of canonical form in the properties that have no problem yet."""
         more: list[DocumentProblem] = []
         if isinstance(document, dict):
-            told = {steps_of(problem.pointer)[0] for problem in found if problem.pointer}
+            named = {steps_of(problem.pointer)[0] for problem in found if problem.pointer}
             for name, part in self.parts.items():
-                if name in document and name not in told:
+                if name in document and name not in named:
                     to_canonical(part.kind, document[name], (name,), more)
         return more
 
@@ -190,9 +190,9 @@ class DocumentChecker:
                 made.append(self.validate_bytes(line))
             except Invalid as error:
                 other = DocumentProblem("", "a document that can be read", error.message).as_json()
-                for told in error.facts.get("problems", [other]):
-                    pointer = f"/{number}{told['pointer']}"
-                    problems.append(DocumentProblem(pointer, told["expected"], told["got"]))
+                for problem in error.facts.get("problems", [other]):
+                    pointer = f"/{number}{problem['pointer']}"
+                    problems.append(DocumentProblem(pointer, problem["expected"], problem["got"]))
             if len(problems) > PROBLEMS_MAX:
                 break
         return made

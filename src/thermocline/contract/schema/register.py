@@ -96,7 +96,7 @@ def _make_contract(
 def _read_schema(document: Any, known: Mapping[str, Json]) -> Json:
     """Return the schema that validates: draft 2020-12, references written out, closed."""
     if not isinstance(document, dict):
-        raise refusal_error([Refusal("", "a contract is a JSON object")])
+        raise refusal_error([Refusal("", "the contract is not a JSON object")])
     if broken := value_problems(document):
         raise refusal_error([Refusal(p.pointer, f"not {p.expected}, but {p.got}") for p in broken])
     size_bytes = len(encode_text(document))

@@ -18,6 +18,7 @@
 import os
 import struct
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -128,7 +129,7 @@ def require_identity(disk: Disk, folder: str) -> JournalIdentity:
     if is_there and list_file_numbers(disk, folder):
         hint = "restore journal.json from a copy: it says which files belong to the journal"
         path = f"{folder}/{IDENTITY_NAME}"
-        raise Corruption("a journal's files without its identity", hint=hint, path=path)
+        raise Corruption("the journal has files, but no identity file", hint=hint, path=path)
     raise NotFound("there is no journal here", hint="name the lake's folder", folder=folder)
 
 
@@ -141,30 +142,26 @@ def write_identity(disk: Disk, folder: str, identity: JournalIdentity) -> None:
 
 def replace_file(disk: Disk, folder: str, path: str, *pieces: bytes) -> None:
     """Replace a file atomically; the new bytes and the name are durable when this returns."""
+    _replace(disk, folder, path, pieces, is_synced=True)
+    disk.sync_folder(folder)
+
+
+def replace_unsynced(disk: Disk, folder: str, path: str, data: bytes) -> None:
+    """Replace a small file atomically without fsync; a power cut may leave the old or the new."""
+    _replace(disk, folder, path, (data,), is_synced=False)
+
+
+def _replace(
+    disk: Disk, folder: str, path: str, pieces: Sequence[bytes], *, is_synced: bool
+) -> None:
     temporary = temporary_path(folder)
     try:
         writer = disk.create(temporary)
         try:
             for piece in pieces:
                 writer.write(piece)
-            writer.sync()
-        finally:
-            writer.close()
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.unlink(temporary)
-        raise
-    disk.sync_folder(folder)
-
-
-def replace_unsynced(disk: Disk, folder: str, path: str, data: bytes) -> None:
-    """Replace a small file atomically without fsync; a power cut may leave the old or the new."""
-    temporary = temporary_path(folder)
-    try:
-        writer = disk.create(temporary)
-        try:
-            writer.write(data)
+            if is_synced:
+                writer.sync()
         finally:
             writer.close()
         disk.rename(temporary, path)

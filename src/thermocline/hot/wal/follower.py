@@ -64,6 +64,10 @@ class JournalFollower:
             folder=self._folder,
         )
 
+    def table(self, table_id: bytes) -> "FollowedTable":
+        """Return the hot half of a table, for reading."""
+        return FollowedTable(self, table_id)
+
     def _read_snapshot(self, table_id: bytes) -> HotSnapshot:
         identity = self._identity()
         source = uuid.UUID(bytes=identity.journal_id).hex
@@ -152,3 +156,15 @@ class JournalFollower:
     def _is_set_aside(self, frame: Frame) -> bool:
         identity = self._identity()
         return is_quarantined(self._disk, self._folder, identity.journal_id, frame)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """The hot half of one table whose rows another process writes."""
+
+    _follower: JournalFollower
+    table_id: bytes
+
+    def snapshot(self) -> HotSnapshot:
+        """Return the table's hot rows, as `JournalFollower.snapshot` does."""
+        return self._follower.snapshot(self.table_id)

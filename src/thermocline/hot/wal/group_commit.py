@@ -29,11 +29,15 @@ GROUP_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """An entry, the callback once it is durable, and the future of the waiting caller."""
+    """An entry, the callback once it is durable, and the future of the waiting caller.
+
+    The future returns `result`, or without it the lsn.
+    """
 
     entry: JournalEntry
     apply: Callable[[Lsn], None]
-    future: "Future[Lsn]" = field(default_factory=Future)
+    result: int | None = None
+    future: "Future[int]" = field(default_factory=Future)
 
 
 class GroupCommit:
@@ -60,8 +64,9 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._run, name="thermocline-journal", daemon=True)
         self._thread.start()
 
-    def submit(self, request: WriteRequest) -> "Future[Lsn]":
-        """Queue a request; its future returns the lsn once it is durable and applied."""
+    def submit(self, request: WriteRequest) -> "Future[int]":
+        """Queue a request; its future is done once the request is durable and applied."""
+        request.future.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
         size_bytes = len(request.entry.payload)
         with self._changed:
             if self._is_closing:
@@ -140,7 +145,7 @@ class GroupCommit:
         """Fail every waiting request with the reason why the journal thread ended.
 
         Crash here: a bug, or the end of the process. It is unknown whether the rows are durable,
-        so no client may be told that they are.
+        so no client may get an answer that says so.
         """
         unknown = OutcomeUnknown("the journal thread ended", why=repr(error))
         unknown.__cause__ = error
@@ -174,7 +179,7 @@ class GroupCommit:
         else:
             self.last_error = None
             for request, lsn in zip(group, lsns, strict=True):
-                request.future.set_result(lsn)
+                request.future.set_result(lsn if request.result is None else request.result)
 
     def _append_group(self, group: list[WriteRequest]) -> list[Lsn]:
         """Write a group and apply it; return its lsns.

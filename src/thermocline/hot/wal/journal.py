@@ -394,7 +394,7 @@ class Journal:
     def _sync_file(self) -> OSError | None:
         """Fsync the file; on failure abandon the file and return the error."""
         if self._writer is None:
-            return OSError("the file was given up")
+            return OSError("an earlier write or sync of this file failed")
         try:
             self._writer.sync()
         except OSError as error:

@@ -60,9 +60,14 @@ class WalTier:
         *,
         expected: str | None = None,
         now_ns: Callable[[], int] = clock.time_ns,
+        on_pressure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Lock the journal and replay it; `expected` is the id that it must have."""
+        """Lock the journal and replay it; `expected` is the id that it must have.
+
+        `on_pressure` is called by writers while hot rows take more than half of their memory.
+        """
         self._settings = settings or WalSettings()
+        self._on_pressure = on_pressure
         self._disk = disk
         self._folder = folder
         self._mark_of = mark_of
@@ -105,7 +110,6 @@ class WalTier:
             sync_interval_s=self._settings.sync_interval_s if is_periodic else None,
             queue_bytes_max=self._settings.queue_bytes_max,
         )
-        self.on_pressure: Callable[[], None] = lambda: None
         self._is_open = True
 
     def count_quarantined(self) -> int:
@@ -115,11 +119,12 @@ class WalTier:
             self.quarantined_count = len(list_quarantine(self._disk, self._folder))
         return self.quarantined_count
 
-    def table(self, table_id: bytes) -> "WalTable":
-        """Return the hot half of a table."""
+    def table(self, table_id: bytes, mark: Mark | None = None) -> "WalTable":
+        """Return the hot half of a table; `mark` is how far it was flushed, if that is known."""
         with self._changed:
             if table_id not in self._tables:
-                mark = self._mark_of(table_id, self.source) or Mark(0)
+                if mark is None:
+                    mark = self._mark_of(table_id, self.source) or Mark(0)
                 self._tables[table_id] = WalTable(self, table_id, TableBuffer(self.source, mark))
             return self._tables[table_id]
 
@@ -148,7 +153,7 @@ class WalTier:
         end_s = clock.monotonic() + (self._settings.write_wait_s if wait_s is None else wait_s)
         with self._changed:
             while self._hot_bytes and self._hot_bytes + size_bytes > self.hot_bytes_max:
-                self.on_pressure()
+                self._on_pressure()
                 left_s = end_s - clock.monotonic()
                 if left_s <= 0 or not self._changed.wait(left_s):
                     raise Overloaded(
@@ -159,7 +164,7 @@ class WalTier:
                     )
             self._hot_bytes += size_bytes
             if self._hot_bytes * 2 > self.hot_bytes_max:
-                self.on_pressure()
+                self._on_pressure()
 
     def release(self, size_bytes: int) -> None:
         """Release reserved memory."""
@@ -311,10 +316,11 @@ class WalTable:
         *,
         wait_s: float | None = None,
         requests: Mapping[str, int] = MappingProxyType({}),
-    ) -> "Future[Lsn]":
-        """Queue rows that have the table's columns.
+        result: int | None = None,
+    ) -> "Future[int]":
+        """Queue rows that have the table's columns; `result` is what the future returns.
 
-        The future is done when they are durable and visible.
+        The future is done when they are durable and visible. Without `result` it returns their lsn.
         """
         payload = encode_rows(batch, requests)
         tier, size_bytes = self._tier, payload.raw_length
@@ -333,7 +339,7 @@ class WalTable:
             self.table_id, schema_id, payload.data, payload.codec, payload.raw_length
         )
         try:
-            future = tier.group.submit(WriteRequest(entry, apply))
+            future = tier.group.submit(WriteRequest(entry, apply, result))
         except BaseException:
             give_back()
             raise

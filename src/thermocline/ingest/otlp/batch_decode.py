@@ -89,7 +89,7 @@ class _Round:
         """Decode a body, or queue it to be decoded together with others."""
         way = self._way
         self.size_bytes += len(data)
-        if encoding != "protobuf" or not way.is_together or not is_whole(data):
+        if encoding != "protobuf" or not way.is_together:
             self.shares.append(_decode_alone(self._signal, place, encoding, data, way))
             return
         if self._waiting and self._waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
@@ -116,13 +116,18 @@ def _inflate_body(body: RequestBody, way: DecodeOptions) -> Data:
 def _decode_together(
     signal: str, waiting: list[tuple[int, Data]], way: DecodeOptions
 ) -> list[DecodedGroup]:
-    if len(waiting) > 1:
+    groups: list[DecodedGroup] = []
+    whole = [one for one in waiting if is_whole(one[1])] if len(waiting) > 1 else []
+    if len(whole) > 1:
         # Unlike `bytes.join`, this releases the interpreter's lock while it copies.
-        joined = np.concatenate([np.frombuffer(data, np.uint8) for _, data in waiting]).data
+        joined = np.concatenate([np.frombuffer(data, np.uint8) for _, data in whole]).data
         decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
         if decoded is not None:
-            return [DecodedGroup(tuple(place for place, _ in waiting), decoded)]
-    return [_decode_alone(signal, place, "protobuf", data, way) for place, data in waiting]
+            together = dict(whole)
+            groups.append(DecodedGroup(tuple(together), decoded))
+            waiting = [one for one in waiting if one[0] not in together]
+    groups += [_decode_alone(signal, place, "protobuf", data, way) for place, data in waiting]
+    return groups
 
 
 def _decode_alone(

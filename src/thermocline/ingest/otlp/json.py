@@ -8,7 +8,7 @@ OTLP's JSON is protobuf's with exceptions, so protobuf's own JSON parser is not 
 - Trace and span ids are hexadecimal, upper or lower case; other bytes are base64.
 - Enumerations are integers only. Keys are in lowerCamelCase, or as the protocol's files name them;
   unknown ones are ignored. A document with none of a request's keys, but with others, is refused,
-  and so is one whose items are all under unknown keys; beside other items that is told.
+  and so is one whose items are all under unknown keys; beside other items, the answer reports them.
 - 64-bit integers are numbers or texts, and exact: a number that a double cannot be trusted with is
   refused. NaN and the infinities are the texts "NaN", "Infinity", "-Infinity", never literals.
 - If a key is given twice, the last one counts; two members of one `oneof` are refused.
@@ -80,7 +80,7 @@ def decode_json(
 
 
 def _parse_document(signal: str, data: bytes, tally: Tally) -> Any:
-    """Return the document of a body; the items that hold a text that is none are left out."""
+    """Return the document of a body; items with a text that is not Unicode are left out."""
     if _NEGATIVE_ZERO.search(data):
         # The parser would read it as the integer 0, which has no sign.
         data = _TEXT_OR_NEGATIVE_ZERO.sub(lambda found: found[1] or b"-0.0", data)
@@ -173,14 +173,16 @@ class _Filling:
             where = f"{path}.{key}"
             if field.number in seen:
                 raise Invalid(
-                    "a field under two names", hint="send one of them", path=_shorten(where)
+                    "a field is given under two names",
+                    hint="send one of them",
+                    path=_shorten(where),
                 )
             seen.add(field.number)
             choice = field.containing_oneof
             if choice is not None:
                 if choice.name in chosen:
                     raise Invalid(
-                        "two members of one choice", hint="send one of them", path=_shorten(where)
+                        "two members of one `oneof`", hint="send one of them", path=_shorten(where)
                     )
                 chosen.add(choice.name)
             if field.is_repeated:

@@ -7,7 +7,7 @@ Out:  `DecodedRequest`: batches by table, with counts and a message for the clie
   are all of another signal: `Invalid`, and nothing of them is taken.
 - An item with a text that is not UTF-8 is refused alone, and counted (`bad_text.py`).
 - Fields that this version does not know are ignored, as the specification says. A resource that
-  has such fields and no scopes is told; a request of nothing else is `Invalid`.
+  has such fields and no scopes is reported; a request of nothing else is `Invalid`.
 - Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
   outcome is the same.
 - The protobuf library is imported when the first request is decoded, the compiler by `warm_up`.

@@ -179,7 +179,7 @@ def _read_csv_by_line(
             return _convert_texts(pa.RecordBatch.from_arrays(columns, names), names, reading)
 
         return convert_good_rows(
-            0, len(held), make_batch, lambda place, *told: refuse(held[place], *told)
+            0, len(held), make_batch, lambda place, *reasons: refuse(held[place], *reasons)
         )
 
     held: list[CsvRecord] = []

@@ -108,8 +108,8 @@ def write_record(site: "JobWorkspace", ran: TaskRecord) -> None:
         reader = pa.RecordBatchReader.from_batches(COLUMNS, [rows])
         table.append(reader, AppendOptions(evolve=True))
     except ThermoclineError as error:
-        told = (ran.job, ran.table, mask_text(str(error)))
-        logger.warning("the row of job %s on %s was not written: %s", *told)
+        described = (ran.job, ran.table, mask_text(str(error)))
+        logger.warning("the row of job %s on %s was not written: %s", *described)
 
 
 def last_runs(table: ColdTable, limit: int = 100) -> list[dict[str, Any]]:

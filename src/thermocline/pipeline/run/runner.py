@@ -23,6 +23,7 @@ from thermocline.cold.storage.local import LocalStorage
 from thermocline.config import find_nearest
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.extras import require_extra
+from thermocline.format.argument import check_renamed_flag
 from thermocline.pipeline.run.history import (
     BUSY,
     DONE,
@@ -110,14 +111,16 @@ class Runner:
         *,
         sessions: LazySession | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
-        is_confirmed: bool = False,
+        yes: bool = False,
+        is_confirmed: bool | None = None,
     ) -> None:
-        """With `is_confirmed` a retention may delete every row of a table."""
+        """With `yes` a retention may delete all rows of a table; `is_confirmed` is its old name."""
+        yes = check_renamed_flag(yes, "yes", is_confirmed, "is_confirmed")
         self._site = site
         self.settings = settings or PipelineSettings()
         self.sessions = sessions or LazySession(self.settings)
         self._is_stopping = is_stopping
-        self._confirmed = frozenset(site.tables() if is_confirmed else ())
+        self._confirmed = frozenset(site.tables() if yes else ())
         self._spark_failure: ThermoclineError | None = None
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
 
@@ -204,10 +207,10 @@ class Runner:
         try:
             return self.sessions()
         except Exception as error:
-            self._spark_failure = told = translate_error(error)
-            if not isinstance(told, Unavailable):
-                raise told from error  # a more exact kind: an invalid master, Spark not installed
-            raise SparkNotStarted(told.message, hint=told.hint, **told.facts) from error
+            self._spark_failure = failure = translate_error(error)
+            if not isinstance(failure, Unavailable):
+                raise failure from error  # more exact: an invalid master, Spark not installed
+            raise SparkNotStarted(failure.message, hint=failure.hint, **failure.facts) from error
 
     def _close_session(self) -> None:
         """Let the next task start a new session: Spark itself may have failed."""

@@ -86,17 +86,17 @@ def pipeline_settings(given: Any) -> PipelineSettings:
 
 def describe_settings(settings: PipelineSettings) -> dict[str, Any]:
     """Return every setting by its name in the file, with credentials masked."""
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for part, prefix in (
         (settings, "pipeline."),
         (settings.schedule, "pipeline.schedule."),
         (settings.limits, "pipeline.limits."),
     ):
-        told |= {prefix + name: redact(getattr(part, name)) for name in settings_in(type(part))}
-    told["pipeline.master"] = master_address(settings.master)
-    told |= {f"pipeline.spark.{name}": MASKED for name in settings.spark}
-    told["pipeline.rollups"] = ", ".join(one.name for one in settings.rollups) or "none"
-    return told
+        shown |= {prefix + name: redact(getattr(part, name)) for name in settings_in(type(part))}
+    shown["pipeline.master"] = master_address(settings.master)
+    shown |= {f"pipeline.spark.{name}": MASKED for name in settings.spark}
+    shown["pipeline.rollups"] = ", ".join(one.name for one in settings.rollups) or "none"
+    return shown
 
 
 def _read_section(kind: Any, given: Mapping[str, Any], name: str) -> Any:

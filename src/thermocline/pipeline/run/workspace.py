@@ -128,7 +128,7 @@ class JobWorkspace:
     def close(self) -> None:
         """Close what was opened, and stop the server if this started it."""
         if self._postgres is not None:
-            self._postgres.close(is_stopped=self._has_started_server)
+            self._postgres.close(stop_embedded=self._has_started_server)
             self._postgres = self._types = None
         if self._reader is not None:
             self._reader.close()

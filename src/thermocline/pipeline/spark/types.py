@@ -132,9 +132,9 @@ def spark_schema(table: pa.Schema) -> spark.StructType:
                 taken=rest,
             )
         micros = spark_type(pa.timestamp("us", tz=field.type.tz), field.name)
-        told = {NANOSECONDS_OF: field.name}
+        marked = {NANOSECONDS_OF: field.name}
         fields.append(spark.StructField(field.name, micros, field.nullable))
-        fields.append(spark.StructField(rest, spark.ShortType(), field.nullable, told))
+        fields.append(spark.StructField(rest, spark.ShortType(), field.nullable, marked))
     return spark.StructType(fields)
 
 

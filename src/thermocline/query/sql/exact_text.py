@@ -51,6 +51,10 @@ class TextComparison:
     others: tuple[Tree, ...]
 
 
+ColumnTexts = tuple[TextComparison, set[str]]
+"""A comparison, and the lower-case names of the columns in it."""
+
+
 def find_text_comparisons(nodes: Iterable[Tree]) -> Iterator[TextComparison]:
     """Yield the comparisons among these dictionaries of a tree in which a text may be changed."""
     for part in nodes:
@@ -70,16 +74,16 @@ def find_text_comparisons(nodes: Iterable[Tree]) -> Iterator[TextComparison]:
             yield TextComparison(texts, parameters, tuple(others))
 
 
-def check_statement_texts(
-    statement: Statement, shapes: Sequence[Shape | None], parameters: Mapping[str, Any]
+def check_compared_texts(
+    comparisons: Iterable[ColumnTexts],
+    shapes: Sequence[Shape | None],
+    parameters: Mapping[str, Any],
 ) -> None:
     """Raise `Invalid` for a text that would be changed before it is compared with a column.
 
     If several tables have a column of this name, the text is refused only if it fits none of them.
     """
-    if "texts" not in statement.cache:
-        statement.cache["texts"] = list(_compared_columns(statement))
-    for compared, columns in statement.cache["texts"]:
+    for compared, columns in comparisons:
         given = (parameters.get(name) for name in compared.parameters)
         texts = [*compared.texts, *(value for value in given if isinstance(value, str))]
         for name in columns if None not in shapes else ():
@@ -90,7 +94,8 @@ def check_statement_texts(
                         check_text_fits(text, kind)
 
 
-def _compared_columns(statement: Statement) -> Iterator[tuple[TextComparison, set[str]]]:
+def find_column_texts(statement: Statement) -> Iterator[ColumnTexts]:
+    """Yield the comparisons of texts and parameters with columns, and the columns' names."""
     renamed: set[str] = set()
     for part in statement.nodes:
         for names in (part.get("column_name_alias"), part.get("aliases")):

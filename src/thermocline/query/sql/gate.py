@@ -14,25 +14,23 @@ This module does not know which tables exist; the session looks up `Statement.ta
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import rewrite_as_of
-from thermocline.query.sql.column_name import name_subqueries
-from thermocline.query.sql.parameter import DIGITS_MAX
+from thermocline.query.sql.constant import DIGITS_MAX
 from thermocline.query.sql.syntax import (
     ParserOutput,
     Tree,
     parameter_names_among,
-    run_parser,
-    run_parser_pair,
+    parse_query,
     tree_nodes,
-    tree_of,
 )
 from thermocline.query.sql.vocabulary import (
+    CLOCK_FUNCTIONS,
+    CLOCK_WORDS,
     FUNCTIONS,
     OPERATORS,
     OWN_TABLE_FUNCTIONS,
@@ -90,6 +88,15 @@ _EXPRESSIONS = frozenset(
         "WINDOW",
     }
 )
+_UNDERSTOOD = frozenset(
+    {
+        *("BASE_TABLE", "JOIN", "SUBQUERY", "EMPTY", "TABLE_FUNCTION", "EXPRESSION_LIST"),
+        *("SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE"),
+        *("ORDER_MODIFIER", "LIMIT_MODIFIER", "DISTINCT_MODIFIER", "LIMIT_PERCENT_MODIFIER"),
+        *("ASCENDING", "DESCENDING", "ORDER_DEFAULT"),
+    }
+)
+_ANY_COLUMN = frozenset({"STAR", "POSITIONAL_REFERENCE"})
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
 _BRANCHES = frozenset({dict, list})  # every other value in a tree is a leaf
 _Scope = frozenset[str]
@@ -117,7 +124,8 @@ class FunctionCall:
 class Statement:
     """A query that passed the gate. It is immutable, so it can be cached by its text.
 
-    `nodes` are all dictionaries of the tree, the outer ones first. `parsed_guess` is the parser's
+    `nodes` are all dictionaries of the tree, the outer ones first. `columns` are the lower-case
+    names that it mentions, or None when it may read any column. `parsed_guess` is the parser's
     output for the guessed text.
     """
 
@@ -128,8 +136,9 @@ class Statement:
     calls: tuple[FunctionCall, ...]
     parameters: frozenset[str]
     expressions: frozenset[str]
+    columns: frozenset[str] | None
+    asks_clock: bool
     parsed_guess: ParserOutput | None = None
-    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     @property
     def tables(self) -> Mapping[str, str]:
@@ -140,33 +149,64 @@ class Statement:
 def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
     """Return the statement in the text; `Invalid` names the part that may not run, and why.
 
-    `guess` is the likely text of the next parse. It is parsed in the same call, unless the query
-    has an `AS OF`, whose rewritten text cannot be guessed.
+    `guess` is the likely text of the proof of its template.
     """
-    rewritten = rewrite_as_of(sql)
-    if guess is None or rewritten.edits:
-        reading, beside = run_parser(cursor, rewritten.text), None
-    else:
-        reading, beside = run_parser_pair(cursor, rewritten.text, guess)
-    named = name_subqueries(cursor, reading, rewritten)
-    if named is not None:
-        rewritten, beside = named, None
-        reading = run_parser(cursor, rewritten.text)
-    tree = tree_of(reading, rewritten)
+    parsed = parse_query(cursor, sql, guess)
     walk = _GateWalk()
-    walk.run(tree["node"])
-    nodes = tree_nodes(tree["node"])
+    walk.run(parsed.tree["node"])
+    nodes = tree_nodes(parsed.tree["node"])
     check_digits(nodes, FRACTION)
     return Statement(
-        rewritten.text,
-        tree,
+        parsed.text,
+        parsed.tree,
         nodes,
         tuple(walk.references),
         tuple(walk.calls),
         frozenset(parameter_names_among(nodes)),
         frozenset(walk.expressions),
-        beside,
+        _find_columns(nodes, walk.references),
+        any(_asks_clock(part) for part in nodes),
+        parsed.parsed_guess,
     )
+
+
+def _asks_clock(part: Tree) -> bool:
+    """Tell whether a part of a tree may read the clock."""
+    if part.get("class") == "FUNCTION":
+        return part["function_name"].lower() in CLOCK_FUNCTIONS
+    return part.get("class") == "COLUMN_REF" and part["column_names"][-1].lower() in CLOCK_WORDS
+
+
+def _find_columns(nodes: Sequence[Tree], references: Sequence[Reference]) -> frozenset[str] | None:
+    """Return the column names that a query mentions, or None when it may need any column.
+
+    A name anywhere in the query counts for every table. A star, a whole row, a position, a natural
+    join, a FROM item with renamed columns, or an unknown FROM item may need every column.
+    Selecting four columns of 24 instead of all saves the engine's binder a millisecond a query.
+    """
+    names: set[str] = set()
+    tables: set[str] = set()
+    for part in nodes:
+        if "class" in part:
+            if part["class"] in _ANY_COLUMN:
+                return None
+            if part["class"] == "COLUMN_REF":
+                mentioned = [name.lower() for name in part["column_names"]]
+                names.update(mentioned)
+                if len(mentioned) == 1:
+                    tables.add(mentioned[0])
+        elif isinstance(part.get("type"), str) and not _is_understood(part):
+            return None
+        if "using_columns" in part:
+            names.update(name.lower() for name in part["using_columns"])
+    called = {(r.node["alias"] or r.written).lower() for r in references}
+    return None if tables & called else frozenset(names)
+
+
+def _is_understood(part: Tree) -> bool:
+    if part["type"] not in _UNDERSTOOD or part.get("column_name_alias"):
+        return False
+    return part.get("ref_type") not in ("NATURAL", "POSITIONAL")
 
 
 def check_digits(nodes: Iterable[Tree], kind: str) -> None:

@@ -1,7 +1,8 @@
-"""Derives constraints on the columns of each table from a query's conditions.
+"""Derives what a query needs of each table: bounds for its columns, and the segments within them.
 
-In:   a `Statement`, the shapes of its tables, its parameters
-Out:  for each reference to a table, `Constraint`s that every row it contributes must satisfy
+In:   a `Statement`, the shapes of its tables, its parameters; segments with their bounds
+Out:  for each reference to a table, `Constraint`s that every row it contributes must satisfy; the
+      segments that may have such rows
 
 - Sound by construction: a condition that is not fully understood is omitted, never guessed.
 - Only conjuncts of WHERE, and of ON of inner joins, that compare a plain column with constants
@@ -12,13 +13,23 @@ Out:  for each reference to a table, `Constraint`s that every row it contributes
   tables hidden by a semi or anti join; or for a table whose name is also a common table expression.
 - A column name without a table is resolved as the engine does. If two tables have the name, the
   engine reports an error, and this module ignores the condition unless USING merged the columns.
+- A constraint may admit too much, never too little. Where the engine compares in another type
+  than the column's, the bounds are widened by more than any rounding error.
+- Times are nanoseconds since 1970 and whole numbers are Python's. Texts compare by code point,
+  which is the order of their UTF-8 bytes and the engine's order.
+- A segment without bounds for a column is kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
 
 import duckdb
 
+from thermocline.format.log.action import Segment
+from thermocline.format.log.state import TableState
 from thermocline.query.sql.constant import (
     Constant,
     ConstantValue,
@@ -27,8 +38,7 @@ from thermocline.query.sql.constant import (
     is_constant,
     parse_constant,
 )
-from thermocline.query.sql.constraint import Constraint, derive_constraint
-from thermocline.query.sql.engine_types import Shape, ShapeColumn
+from thermocline.query.sql.engine_types import INTEGER, TEXT, TIME, Shape, ShapeColumn
 from thermocline.query.sql.gate import Statement
 from thermocline.query.sql.syntax import Tree
 from thermocline.query.sql.vocabulary import CLOCK_WORDS
@@ -45,6 +55,45 @@ _COMPARISONS = {
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OUTER_JOINS = frozenset({"INNER", "LEFT", "RIGHT", "FULL"})
 _HIDING_JOINS = frozenset({"SEMI", "ANTI"})
+# Below these limits, the type of the comparison holds every whole number near the constant exactly.
+FLOAT_EXACT_MAX = 2**24 - 2
+DOUBLE_EXACT_MAX = 2**53 - 2
+
+_TIMES = frozenset(
+    {
+        "DATE",
+        "TIMESTAMP",
+        "TIMESTAMP_S",
+        "TIMESTAMP_MS",
+        "TIMESTAMP_NS",
+        "TIMESTAMP WITH TIME ZONE",
+        "TIMESTAMPTZ_NS",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A column's values lie between `low` and `high`; with `values`, are among them too."""
+
+    column: str
+    low: Any = None
+    high: Any = None
+    low_inclusive: bool = True
+    high_inclusive: bool = True
+    values: tuple[Any, ...] | None = None
+
+    def admits(self, least: Any, greatest: Any) -> bool:
+        """Tell whether some value from `least` to `greatest` may satisfy this."""
+        if self.low is not None and (
+            greatest < self.low or (greatest == self.low and not self.low_inclusive)
+        ):
+            return False
+        if self.high is not None and (
+            least > self.high or (least == self.high and not self.high_inclusive)
+        ):
+            return False
+        return self.values is None or any(least <= value <= greatest for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +113,13 @@ class _KeptConditions:
     shapes: tuple[Shape | None, ...]
     conditions: list[Condition]
     values: list[ConstantValue] | None = None
+
+
+@dataclass(eq=False)
+class ConditionCache:
+    """The conditions of a statement that `find_constraints` found last. Threads may share it."""
+
+    last: _KeptConditions | None = None
 
 
 @dataclass(eq=False)
@@ -93,16 +149,18 @@ def find_constraints(
     statement: Statement,
     shapes: Sequence[Shape | None],
     parameters: Parameters,
+    cache: ConditionCache,
 ) -> list[list[Constraint]]:
     """Return the constraints on each reference of the statement, in the order of the references.
 
-    `shapes` are those of the references; None for a table that is not pruned. When a constant
+    `shapes` are those of the references; None for a table that is not pruned. `cache` is the
+    one of this statement. When a constant
     reads the clock, the cursor must be in the transaction that the query will run in.
     """
-    kept: _KeptConditions | None = statement.cache.get("plan")
+    kept = cache.last
     if kept is None or not _are_same(kept.shapes, shapes):
-        kept = _KeptConditions(tuple(shapes), find_conditions(cursor, statement, shapes))
-        statement.cache["plan"] = kept
+        kept = _KeptConditions(tuple(shapes), _find_conditions(cursor, statement, shapes))
+        cache.last = kept
     found: list[list[Constraint]] = [[] for _ in shapes]
     for condition, values in _evaluate_conditions(cursor, kept, parameters):
         constraint = derive_constraint(
@@ -133,7 +191,7 @@ def _evaluate_conditions(
         yield condition, [next(left) for _ in condition.constants]
 
 
-def find_conditions(
+def _find_conditions(
     cursor: duckdb.DuckDBPyConnection, statement: Statement, shapes: Sequence[Shape | None]
 ) -> list[Condition]:
     """Return the conditions of a statement on its references."""
@@ -319,3 +377,113 @@ def _is_merged(
 
 def _has_column(leaf: _FromItem, name: str) -> bool:
     return leaf.shape is not None and name in leaf.shape.columns
+
+
+def derive_constraint(
+    column: ShapeColumn,
+    operator: str,
+    constants: Sequence[Constant],
+    values: Sequence[ConstantValue],
+) -> Constraint | None:
+    """Return the constraint of `column operator constants`, or None when it is not certain."""
+    types = {value.type for value in values}
+    if "VARCHAR" in types and len(types) > 1:
+        return None  # the engine casts the texts to the type of the other values
+    ranges = [_range(column, *pair) for pair in zip(constants, values, strict=True)]
+    found = [one for one in ranges if one is not None]
+    if len(found) != len(ranges):
+        return None
+    exact = all(low == high for low, high in found)
+    lows, highs = [low for low, _ in found], [high for _, high in found]
+    match operator:
+        case "=":
+            return Constraint(column.name, lows[0], highs[0])
+        case "<" | "<=":
+            inclusive = operator == "<=" or not exact
+            return Constraint(column.name, high=highs[0], high_inclusive=inclusive)
+        case ">" | ">=":
+            inclusive = operator == ">=" or not exact
+            return Constraint(column.name, low=lows[0], low_inclusive=inclusive)
+        case "between":
+            return Constraint(column.name, lows[0], highs[1])
+        case "in" if found:
+            among = tuple(sorted(set(lows))) if exact else None
+            return Constraint(column.name, min(lows), max(highs), values=among)
+    return None
+
+
+def _range(column: ShapeColumn, constant: Constant, value: ConstantValue) -> tuple[Any, Any] | None:
+    """Return the least and greatest value of the column that may equal the constant."""
+    exact: Any = None
+    if column.sort == TIME:
+        exact = _instant_of(constant, value)
+    elif column.sort == TEXT:
+        exact = value.value if value.type == "VARCHAR" and constant.is_direct else None
+    elif column.sort == INTEGER and type(value.value) is int:
+        exact = value.value
+    elif column.sort == INTEGER and isinstance(value.value, float | Decimal):
+        return _widen_range(value)
+    return None if exact is None else (exact, exact)
+
+
+def _instant_of(constant: Constant, value: ConstantValue) -> int | None:
+    if value.type == "VARCHAR":
+        # A text is cast to the column's type, which may read or ignore a zone in it.
+        return value.instant_as_column if constant.is_direct else None
+    return value.instant if value.type in _TIMES else None
+
+
+def _widen_range(value: ConstantValue) -> tuple[int, int] | None:
+    limit = FLOAT_EXACT_MAX if value.type == "FLOAT" else DOUBLE_EXACT_MAX
+    if not math.isfinite(value.value) or abs(value.value) > limit:
+        return None
+    return math.floor(value.value) - 1, math.ceil(value.value) + 1
+
+
+def time_window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tuple[Any, Any]:
+    """Return the least and greatest time any alternative admits; None where one is unbounded."""
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for constraints in alternatives:
+        mine = [one for one in constraints if one.column == column]
+        lows.append(max((one.low for one in mine if one.low is not None), default=None))
+        highs.append(min((one.high for one in mine if one.high is not None), default=None))
+    low: Any = None if None in lows else min(lows, default=None)
+    high: Any = None if None in highs else max(highs, default=None)
+    return low, high
+
+
+def prune_segments(
+    state: TableState, alternatives: Sequence[Sequence[Constraint]]
+) -> list[Segment]:
+    """Return the segments of a state that may have rows for at least one alternative.
+
+    An alternative is one reference of the query to the table: all its constraints hold together.
+    """
+    time_column = state.spec.time_column
+    low, high = time_window(time_column, alternatives)
+    found = state.segments.overlapping(low, None if high is None else high + 1)
+    ids = {column.name: str(column.id) for column in state.schema.columns}
+    if not all(alternatives):
+        return found
+    return [
+        segment
+        for segment in found
+        if any(
+            all(_may_have_rows(segment, one, time_column, ids[one.column]) for one in constraints)
+            for constraints in alternatives
+        )
+    ]
+
+
+def _may_have_rows(segment: Segment, constraint: Constraint, time_column: str, key: str) -> bool:
+    if constraint.column == time_column:
+        return constraint.admits(segment.ts_min, segment.ts_max)
+    bounds = segment.stats.get(key)
+    if bounds is None:
+        return True
+    asked = constraint.high if constraint.low is None else constraint.low
+    # Bounds of other types than whole numbers and texts are stored as texts.
+    if type(bounds[0]) is not type(asked) or type(bounds[1]) is not type(asked):
+        return True
+    return constraint.admits(*bounds)

@@ -8,6 +8,7 @@ Out:  a `Predicate`: a mask for every batch, the columns it reads, the constrain
 - The mask has the length and order of the batch; where the expression is null, it is false.
 - The engine returns only the mask, so the caller filters a batch with its exact Arrow types.
 - `now()` is the same instant for every batch of a predicate.
+- A text that the engine would change before it compares it with a number or time is refused.
 """
 
 import threading
@@ -23,7 +24,6 @@ from thermocline.format.argument import check_text
 from thermocline.format.types import plain_type
 from thermocline.query.engine import Engine, EngineLimits, translate_errors
 from thermocline.query.sql.constant import evaluate_constants
-from thermocline.query.sql.constraint import Constraint, derive_constraint, time_window
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
 from thermocline.query.sql.exact_text import check_text_fits, find_text_comparisons
 from thermocline.query.sql.gate import (
@@ -33,7 +33,7 @@ from thermocline.query.sql.gate import (
     admit,
     check_digits,
 )
-from thermocline.query.sql.plan import conditions_on
+from thermocline.query.sql.plan import Constraint, conditions_on, derive_constraint, time_window
 from thermocline.query.sql.syntax import Tree, expression_text, tree_nodes
 from thermocline.query.sql.vocabulary import CLOCK_WORDS
 

@@ -11,7 +11,7 @@ Out:  a `PreparedQuery`: text with a relation in place of every table, for this 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import duckdb
@@ -36,21 +36,29 @@ from thermocline.query.source import (
     unknown_table_error,
     view_at,
 )
-from thermocline.query.sql.columns_used import columns_needed
 from thermocline.query.sql.constant import (
     Constant,
     ConstantValue,
     Parameters,
+    convert_parameter,
     evaluate_constants,
     is_constant,
     parse_constant,
 )
-from thermocline.query.sql.constraint import Constraint, prune_segments, time_window
 from thermocline.query.sql.engine_types import Shape, quote_identifier, shape_of
-from thermocline.query.sql.exact_text import check_statement_texts
+from thermocline.query.sql.exact_text import (
+    ColumnTexts,
+    check_compared_texts,
+    find_column_texts,
+)
 from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement
-from thermocline.query.sql.parameter import convert_parameter
-from thermocline.query.sql.plan import find_constraints
+from thermocline.query.sql.plan import (
+    ConditionCache,
+    Constraint,
+    find_constraints,
+    prune_segments,
+    time_window,
+)
 from thermocline.query.sql.rewrite import QueryTemplate, call_view_name, make_template
 from thermocline.query.sql.scan import (
     ScanRelation,
@@ -60,7 +68,6 @@ from thermocline.query.sql.scan import (
     names_needed,
 )
 from thermocline.query.sql.syntax import Tree
-from thermocline.query.sql.vocabulary import CLOCK_FUNCTIONS, CLOCK_WORDS
 from thermocline.snapshot import TableView, hot_rows, narrow_view
 
 _INSTANT_TYPE = "TIMESTAMPTZ_NS"
@@ -100,7 +107,7 @@ class PreparedQuery:
 
 def prepare(
     cursor: duckdb.DuckDBPyConnection,
-    statement: Statement,
+    known: "StatementCache",
     sources: Mapping[str, Source],
     params: Sequence[Any] | Mapping[str, Any] | None,
     may_read: Callable[[str], bool],
@@ -109,14 +116,17 @@ def prepare(
 
     `OutOfReach` when the cursor's engine may not read a located file.
     """
+    statement = known.statement
     parameters = bind_parameters(statement, params)
     for name, written in statement.tables.items():
         if name not in sources:
             raise unknown_table_error(written, [source.name for source in sources.values()])
-    if asks_clock(statement):
+    if statement.asks_clock:
         cursor.execute("BEGIN")
-    ready = make_template(cursor, statement)
-    preparing = _Preparation(cursor, statement, sources, parameters, may_read)
+    if known.template is None:
+        known.template = make_template(cursor, statement)
+    ready = known.template
+    preparing = _Preparation(cursor, known, sources, parameters, may_read)
     preparing.open_versions()
     preparing.register_calls()
     relations, files = preparing.make_relations(ready)
@@ -153,20 +163,6 @@ def bind_parameters(
     return {written: convert_parameter(given[name], written) for name, written in wanted.items()}
 
 
-def asks_clock(statement: Statement) -> bool:
-    """Tell whether a statement may read the clock."""
-    if "asks_clock" not in statement.cache:
-        statement.cache["asks_clock"] = any(
-            (part.get("class") == "FUNCTION" and part["function_name"].lower() in CLOCK_FUNCTIONS)
-            or (
-                part.get("class") == "COLUMN_REF"
-                and part["column_names"][-1].lower() in CLOCK_WORDS
-            )
-            for part in statement.nodes
-        )
-    return bool(statement.cache["asks_clock"])
-
-
 class _TableFile(NamedTuple):
     """A file named by a table's log."""
 
@@ -195,20 +191,36 @@ class _ReadCounts(NamedTuple):
     files: int = 0
 
 
+@dataclass(eq=False)
+class StatementCache:
+    """A statement with what its earlier preparations found, for the next one.
+
+    Threads may share it: each value is replaced as a whole, by an equally valid one.
+    """
+
+    statement: Statement
+    template: QueryTemplate | None = None
+    constants: dict[int, Constant] = field(default_factory=dict)
+    conditions: ConditionCache = field(default_factory=ConditionCache)
+    column_texts: list[ColumnTexts] | None = None
+    text: _KeptText | None = None
+
+
 class _Preparation:
     """The intermediate results of preparing one query."""
 
     def __init__(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        statement: Statement,
+        known: StatementCache,
         sources: Mapping[str, Source],
         parameters: Parameters,
         may_read: Callable[[str], bool],
     ) -> None:
         self._may_read = may_read
         self._cursor = cursor
-        self._statement = statement
+        self._known = known
+        self._statement = known.statement
         self._sources = sources
         self._parameters = parameters
         self._snapshot = QuerySnapshot()
@@ -256,11 +268,10 @@ class _Preparation:
         if not is_constant(expression, clock_words=True):
             hint = "use literals, parameters, now() and intervals"
             raise Invalid("this must be a constant", hint=hint, place=place)
-        memory = self._statement.cache
-        key = ("constant", id(expression))
-        if key not in memory:
-            memory[key] = parse_constant(self._cursor, expression)
-        one: Constant = memory[key]
+        one = self._known.constants.get(id(expression))
+        if one is None:
+            one = parse_constant(self._cursor, expression)
+            self._known.constants[id(expression)] = one
         values = evaluate_constants(self._cursor, [(one, _INSTANT_TYPE)], self._parameters)
         if values is None:
             raise Invalid("this must be a constant", hint="use a literal", place=place)
@@ -268,13 +279,21 @@ class _Preparation:
 
     def make_relations(self, ready: QueryTemplate) -> tuple[dict[int, str], dict[str, str]]:
         """Return the FROM item of every slot, and the files read; create views for other tables."""
-        kept: _KeptText | None = self._statement.cache.get("kept")
+        kept = self._known.text
         if kept is not None and self._still_holds(kept):
             self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
         shapes = self._shapes()
-        check_statement_texts(self._statement, shapes, self._parameters)
-        found = find_constraints(self._cursor, self._statement, shapes, self._parameters)
+        if self._known.column_texts is None:
+            self._known.column_texts = list(find_column_texts(self._statement))
+        check_compared_texts(self._known.column_texts, shapes, self._parameters)
+        found = find_constraints(
+            self._cursor,
+            self._statement,
+            shapes,
+            self._parameters,
+            self._known.conditions,
+        )
         relations: dict[int, str] = {}
         files: dict[str, str] = {}
         viewed: dict[str, list[list[Constraint]]] = {}
@@ -300,16 +319,14 @@ class _Preparation:
         self._has_extras = self._has_extras or bool(viewed)
         if self._is_reusable:
             needed = tuple(self._located)
-            self._statement.cache["kept"] = _KeptText(
-                self._states(), needed, relations, files, self._counts
-            )
+            self._known.text = _KeptText(self._states(), needed, relations, files, self._counts)
         return relations, files
 
     @property
     def leaves_nothing(self) -> bool:
         """Whether the query adds no view, variable, rows or transaction to the cursor."""
         statement = self._statement
-        return not (statement.calls or asks_clock(statement) or self._has_extras)
+        return not (statement.calls or statement.asks_clock or self._has_extras)
 
     @property
     def _is_reusable(self) -> bool:
@@ -374,7 +391,7 @@ class _Preparation:
             return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
 
         segments = prune_segments(state, alternatives)
-        needed = columns_needed(self._statement) if is_inline else None
+        needed = self._statement.columns if is_inline else None
         prefix = f"{INTERNAL_PREFIX}{place}_"
         warm = narrow_view(view, *time_window(state.spec.time_column, alternatives))
         hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None

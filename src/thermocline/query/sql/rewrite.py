@@ -22,11 +22,11 @@ from typing import NamedTuple
 import duckdb
 
 from thermocline.errors import Invalid
-from thermocline.query.sql.asof import RewrittenText
 from thermocline.query.sql.engine_types import quote_identifier
 from thermocline.query.sql.gate import INTERNAL_PREFIX, Statement
 from thermocline.query.sql.syntax import (
     NOWHERE,
+    RewrittenText,
     Tree,
     is_same_tree,
     parameter_names_among,
@@ -96,13 +96,6 @@ def _with_alias(name: str, alias: str) -> str:
 
 def make_template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> QueryTemplate:
     """Return the template of a statement; `Invalid` where a reference cannot be replaced."""
-    if "template" not in statement.cache:
-        statement.cache["template"] = _build_template(cursor, statement)
-    made: QueryTemplate = statement.cache["template"]
-    return made
-
-
-def _build_template(cursor: duckdb.DuckDBPyConnection, statement: Statement) -> QueryTemplate:
     new_nodes: dict[int, Tree] = {}
     edits: list[_TextEdit] = []
     for place, reference in enumerate(statement.references):

@@ -18,26 +18,27 @@ that the query names are read.
 import os
 import pickle
 import threading
-import time
-import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
-from thermocline.errors import Conflict, Invalid, Overloaded, QueryCancelled, Unavailable
+from thermocline.errors import Invalid, Overloaded, Unavailable
 from thermocline.format.argument import check_parameters, check_seconds, check_text
 from thermocline.hot.tier import HotSnapshot
 from thermocline.machine import core_count
-from thermocline.query.worker.protocol import REQUEST_BYTES_MAX, pack_value
-from thermocline.query.worker.request import TableLocation, WorkerRequest, WorkerSettings
-from thermocline.query.worker.result_stream import ResultStream
-from thermocline.query.worker.running_query import QueryRun, RequestNotAccepted
+from thermocline.query.worker.protocol import (
+    REQUEST_BYTES_MAX,
+    TableLocation,
+    WorkerRequest,
+    WorkerSettings,
+    pack_value,
+)
+from thermocline.query.worker.query_queue import WAIT_S_DEFAULT, QueryQueue
+from thermocline.query.worker.running_query import ResultStream, RunningQuery
 from thermocline.query.worker.shared_memory import SharedParts
-from thermocline.query.worker.watchdog import QueryWatchdog
 from thermocline.query.worker.worker_process import WorkerProcess
 
 WORKERS_DEFAULT = 2
@@ -46,8 +47,6 @@ SPILL_BYTES_DEFAULT = 4 << 30
 ANSWER_BYTES_MAX_DEFAULT = 512 << 20
 TIMEOUT_S_DEFAULT = 60.0
 TIMEOUT_S_MAX = 24 * 3_600.0
-WAIT_S_DEFAULT = 10.0
-WAITING_MAX = 64
 TRIES_MAX = 3
 
 Params = Sequence[Any] | Mapping[str, Any] | None
@@ -66,27 +65,14 @@ class TableRef:
     hot: Callable[[], HotSnapshot] | None = None
 
 
-class _PendingQuery(NamedTuple):
-    """A query and its two requests: `first` with the tables, `again` for a worker that has them."""
-
-    query_id: str
-    first: bytes
-    again: bytes
-    tables: tuple[TableLocation, ...]
-    hot: Mapping[str, Callable[[], HotSnapshot]]
-    limit_s: float
-
-
 class QueryPool:
     """Worker processes that run SQL; safe to use from many threads.
 
-    The pool calls `tables` at the start of every query without tables of its own. It starts workers
-    when it needs them.
+    It starts workers when it needs them. Its `queue` has the queries that wait or run.
     """
 
     def __init__(
         self,
-        tables: Callable[[], Mapping[str, TableRef]] = dict,
         *,
         workers: int = WORKERS_DEFAULT,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
@@ -97,20 +83,15 @@ class QueryPool:
     ) -> None:
         if workers < 1:
             raise Invalid("a pool has at least one worker", workers=workers)
-        self._tables = tables
-        self._workers_max = workers
+        self.queue = QueryQueue(workers, wait_s)
         self._timeout_s = timeout_s
-        self._wait_s = wait_s
         self._answer_bytes_max = answer_bytes_max
         threads = max(1, core_count() // workers)
         self._settings = WorkerSettings(memory_bytes, spill_bytes, threads)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._workers: set[WorkerProcess] = set()
         self._idle: list[WorkerProcess] = []
-        self._count = 0  # workers that run or are being started
-        self._waiting = 0
         self._is_closed = False
-        self._watchdog = QueryWatchdog()
         self._shared = SharedParts()
         weakref.finalize(self, _discard_all, self._workers)
 
@@ -119,9 +100,10 @@ class QueryPool:
         query: str,
         params: Params = None,
         *,
-        tables: Mapping[str, TableRef] | None = None,
+        tables: Iterable[TableRef] = (),
         timeout_s: float | None = None,
         query_id: str | None = None,
+        tenant: str = "",
     ) -> pa.Table:
         """Return the answer of one SELECT as a table, as `Session.sql` does.
 
@@ -129,7 +111,7 @@ class QueryPool:
         this pool collects, or when all workers stay busy. `QueryCancelled` when it is cancelled.
         """
         with self.sql_reader(
-            query, params, tables=tables, timeout_s=timeout_s, query_id=query_id
+            query, params, tables=tables, timeout_s=timeout_s, query_id=query_id, tenant=tenant
         ) as reader:
             batches: list[pa.RecordBatch] = []
             size_bytes = 0
@@ -149,21 +131,68 @@ class QueryPool:
         query: str,
         params: Params = None,
         *,
-        tables: Mapping[str, TableRef] | None = None,
+        tables: Iterable[TableRef] = (),
         timeout_s: float | None = None,
         query_id: str | None = None,
+        tenant: str = "",
     ) -> ResultStream:
-        """Return the answer of one SELECT as a stream of batches.
+        """Wait for a turn, then return the answer of one SELECT as a stream of batches."""
+        self._check_open()
+        admitted = self.queue.admit(query_id, tenant)
+        try:
+            admitted.turn.result()
+        except BaseException:
+            self.queue.leave(admitted)
+            raise
+        return self.run(admitted, query, params, tables, timeout_s)
 
-        `tables` are those that it may name, in place of the pool's.
+    def run(
+        self,
+        admitted: RunningQuery,
+        query: str,
+        params: Params,
+        tables: Iterable[TableRef],
+        timeout_s: float | None,
+    ) -> ResultStream:
+        """Return the answer of one SELECT over these tables; the query has its turn.
+
         The query occupies its worker, and its timeout runs, until the stream is read to its end,
         fails, is closed or dropped. The stream raises errors that come after the first batches.
         """
+        try:
+            request = WorkerRequest(
+                check_text(query, "query"),
+                check_parameters(params, "params"),
+                self._check_timeout(timeout_s),
+                None,
+            )
+            refs = list(tables)
+            locations = tuple(
+                TableLocation(
+                    ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None
+                )
+                for ref in refs
+            )
+            hot = {ref.name: ref.hot for ref in refs if ref.hot is not None}
+            again = _encode_request(request)
+            first = _encode_request(replace(request, tables=locations))
+            for _ in range(TRIES_MAX):
+                worker = self._take_worker(locations)
+                admitted.assign(worker, request.timeout_s, hot, self._shared, self._end)
+                self.queue.watch(admitted)
+                if admitted.start(again if worker.tables == locations else first, locations):
+                    return ResultStream(admitted, self.queue.leave)
+                self._give_back(worker, is_fit=False)
+            raise Unavailable(
+                "query workers end before they accept a query",
+                hint="check the memory and the process limits of the machine",
+            )
+        except BaseException:
+            self.queue.leave(admitted)
+            raise
+
+    def _check_timeout(self, timeout_s: float | None) -> float:
         limit_s = self._timeout_s if timeout_s is None else check_seconds(timeout_s, "timeout_s")
-        check_text(query, "query")
-        if query_id is not None:
-            check_text(query_id, "query_id")
-        params = check_parameters(params, "params")
         if not 0 < limit_s <= TIMEOUT_S_MAX:
             raise Invalid(
                 "the timeout of a query is out of range",
@@ -171,134 +200,54 @@ class QueryPool:
                 timeout_s=limit_s,
                 timeout_s_max=TIMEOUT_S_MAX,
             )
-        refs = list((self._tables() if tables is None else tables).values())
-        notes = tuple(
-            TableLocation(ref.name, os.fspath(ref.root), ref.storage_options, ref.hot is not None)
-            for ref in refs
-        )
-        asked = _PendingQuery(
-            query_id or uuid.uuid4().hex,
-            _encode_request(WorkerRequest(query, params, limit_s, notes)),
-            _encode_request(WorkerRequest(query, params, limit_s, None)),
-            notes,
-            {ref.name: ref.hot for ref in refs if ref.hot is not None},
-            limit_s,
-        )
-        for _ in range(TRIES_MAX):
-            with suppress(RequestNotAccepted):
-                return self._begin_query(asked)
-        raise Unavailable(
-            "query workers end before they accept a query",
-            hint="check the memory and the process limits of the machine",
-        )
+        return limit_s
 
-    def _begin_query(self, asked: "_PendingQuery") -> ResultStream:
-        worker = self._checkout(asked.tables)
-        run = QueryRun(
-            asked.query_id, worker, asked.hot, self._shared, asked.limit_s, self._release
-        )
-        if not self._watchdog.add(run):
-            self._give_back(worker, is_fit=True)
-            hint = "choose another id, or wait"
-            raise Conflict("a query of this id is running", hint=hint, query_id=run.query_id)
-        try:
-            same = worker.tables == asked.tables
-            run.begin(asked.again if same else asked.first, asked.tables)
-            return ResultStream(run, self._watchdog.abandon)
-        except BaseException:
-            self._watchdog.abandon(run)
-            raise
-
-    def cancel(self, query_id: str) -> bool:
-        """End a running query within a second; False when no query of this id is running.
-
-        A thread that waits for its answer or reads it gets `QueryCancelled`.
-        """
-        check_text(query_id, "query_id")
-        hint = "a client cancelled it by its id; run it again if its answer is needed"
-        reason = QueryCancelled("the query was cancelled", hint=hint, query_id=query_id)
-        return self._watchdog.stop(query_id, reason)
-
-    def _checkout(self, tables: tuple[TableLocation, ...]) -> WorkerProcess:
-        """Return a worker for one query: an idle one, a new one, or the next that becomes idle.
+    def _take_worker(self, tables: tuple[TableLocation, ...]) -> WorkerProcess:
+        """Return a worker for a query that has its turn: an idle one, or a new one.
 
         It prefers a worker that already has these tables open.
         """
-        until_s = time.monotonic() + self._wait_s
-        with self._changed:
-            if self._waiting >= WAITING_MAX:
-                raise self._busy_error()
-            self._waiting += 1
-            try:
-                while True:
-                    self._check_open()
-                    self._idle.sort(key=lambda one: one.tables == tables)
-                    while self._idle:
-                        worker = self._idle.pop()
-                        if worker.is_running:
-                            return worker
-                        self._forget(worker)
-                    if self._count < self._workers_max:
-                        self._count += 1
-                        break
-                    if not self._changed.wait(max(0.0, until_s - time.monotonic())):
-                        raise self._busy_error()
-            finally:
-                self._waiting -= 1
-        return self._start_worker()
-
-    def _start_worker(self) -> WorkerProcess:
-        worker = None
-        try:
-            worker = WorkerProcess(self._settings)
-        finally:
-            with self._changed:
-                if worker is None:
-                    self._count -= 1
-                    self._changed.notify_all()
-                else:
-                    self._workers.add(worker)
-        if self._is_closed:
+        while True:
+            with self._lock:
+                self._check_open()
+                self._idle.sort(key=lambda one: one.tables == tables)
+                worker = self._idle.pop() if self._idle else None
+            if worker is None:
+                break
+            if worker.is_running:
+                return worker
+            self._give_back(worker, is_fit=False)
+        worker = WorkerProcess(self._settings)
+        with self._lock:
+            self._workers.add(worker)
+            is_closed = self._is_closed
+        if is_closed:
             self._give_back(worker, is_fit=False)
             self._check_open()
         return worker
 
-    def _busy_error(self) -> Overloaded:
-        return Overloaded(
-            "all query workers are busy",
-            hint="try again in a moment",
-            workers=self._workers_max,
-            waited_s=self._wait_s,
-            waiting=self._waiting,
-        )
-
-    def _release(self, run: QueryRun, is_fit: bool) -> None:
-        self._watchdog.remove(run)
-        self._give_back(run.worker, is_fit=is_fit)
+    def _end(self, query: RunningQuery, is_fit: bool) -> None:
+        assert query.worker is not None
+        # Order matters: the worker's memory and spilled rows are freed before another one starts.
+        self._give_back(query.worker, is_fit=is_fit)
+        self.queue.end(query)
 
     def _give_back(self, worker: WorkerProcess, *, is_fit: bool) -> None:
-        with self._changed:
+        with self._lock:
             if is_fit and not self._is_closed:
                 self._idle.append(worker)
-                self._changed.notify_all()
                 return
-        # Order matters: the worker's memory and spilled rows are freed before another one starts.
-        self._forget(worker)
-
-    def _forget(self, worker: WorkerProcess) -> None:
         worker.discard()
-        with self._changed:
+        with self._lock:
             self._workers.discard(worker)
-            self._count -= 1
-            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Invalid("the pool is closed", hint="open another pool")
+            raise Unavailable("the pool is closed", hint="open another pool")
 
     def worker_ids(self) -> list[int]:
         """Return the process ids of the workers that are alive."""
-        with self._changed:
+        with self._lock:
             return sorted(worker.pid for worker in self._workers if worker.is_running)
 
     def close(self) -> None:
@@ -306,11 +255,10 @@ class QueryPool:
 
         Streams that are still being read raise an error.
         """
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
-        self._watchdog.stop_all(Unavailable("the lake or pool was closed", hint="open it again"))
-        with self._changed:
+        self.queue.stop_all(Unavailable("the lake or pool was closed", hint="open it again"))
+        with self._lock:
             workers, self._idle = list(self._workers), []
         for worker in workers:
             worker.leave()  # all exit at the same time; `discard` waits for each

@@ -1,4 +1,4 @@
-"""Messages between the pool and one of its workers, over one socket.
+"""Messages between the pool and one of its workers, over one socket, and the values in them.
 
 In:   kinds and bytes; pickled Python values, as both sides trust each other; open files
 Out:  the same at the other end, or `PeerGone` when the other process has ended
@@ -18,7 +18,8 @@ Out:  the same at the other end, or `PeerGone` when the other process has ended
 import pickle
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -47,6 +48,36 @@ class MessageKind(IntEnum):
     END = 8
     FAILED = 9
     REPORT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker gets when it starts; `folder` is only for spilled rows."""
+
+    memory_bytes: int
+    spill_bytes: int
+    threads: int
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """A table that a query may name: where it is, and whether it has hot rows to request."""
+
+    name: str
+    root: str
+    storage_options: Mapping[str, str] | None = field(repr=False)
+    has_hot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """One query; `tables` is None when they are the same as in the previous request."""
+
+    query: str
+    params: Any
+    timeout_s: float
+    tables: tuple[TableLocation, ...] | None
 
 
 class PeerGone(Exception):

@@ -28,8 +28,8 @@ from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import (
     Invalid,
-    NotFound,
     Overloaded,
+    TableNotFound,
     ThermoclineError,
     Unavailable,
 )
@@ -48,6 +48,9 @@ from thermocline.query.worker.protocol import (
     WORN,
     MessageKind,
     PeerGone,
+    TableLocation,
+    WorkerRequest,
+    WorkerSettings,
     lost_files_error,
     pack_value,
     receive,
@@ -55,7 +58,6 @@ from thermocline.query.worker.protocol import (
     send,
     unpack_value,
 )
-from thermocline.query.worker.request import TableLocation, WorkerRequest, WorkerSettings
 from thermocline.query.worker.shared_memory import SnapshotHeader, map_snapshot
 
 BATCH_ROWS = 16_384
@@ -173,8 +175,8 @@ class Worker:
             reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
             send(self._channel, MessageKind.REPORT, pack_value(report))
             return self._send_rows(reader)
-        except NotFound as error:
-            name = str(error.facts.get("table", "")).lower()
+        except TableNotFound as error:
+            name = str(error.facts["table"]).lower()
             raise self._broken.get(name, error) from error
         except (RecursionError, UnicodeError, ValueError, TypeError) as error:
             raise Invalid("the query cannot be run", hint="fix the SQL") from error

@@ -26,13 +26,14 @@ from thermocline.query.worker.protocol import (
     WORN,
     MessageKind,
     PeerGone,
+    TableLocation,
+    WorkerSettings,
     pack_value,
     receive,
     send,
     send_files,
     unpack_value,
 )
-from thermocline.query.worker.request import TableLocation, WorkerSettings
 
 START_S_MAX = 30.0
 END_S_MAX = 2.0

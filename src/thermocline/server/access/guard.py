@@ -26,7 +26,9 @@ from thermocline.errors import (
     Unavailable,
 )
 from thermocline.format.instant import NS_PER_S
+from thermocline.lake import Lake
 from thermocline.names import DEFAULT_TENANT, SCOPES
+from thermocline.node import Node
 from thermocline.server.access.audit import Audit
 from thermocline.server.access.keys import Key, KeySet, KeyStore
 from thermocline.server.observe.log import EventLog
@@ -178,6 +180,42 @@ def _caller(key: Key) -> Caller:
 def exposed_listeners(node: NodeSettings) -> list[str]:
     """Return the settings of the listeners that other machines can reach."""
     return [name for name, address in node.listeners().items() if not address.is_loopback]
+
+
+class NodeGateway:
+    """The way of all listeners to the node; `Unavailable` before it opens and after it closes."""
+
+    def __init__(self, guard: Guard, node: Node | None = None) -> None:
+        self._guard = guard
+        self._node = node
+        self._is_closed = False
+
+    def open(self, node: Node) -> None:
+        """Let requests reach the node."""
+        self._node = node
+
+    def close(self) -> None:
+        """Refuse every later request with `Unavailable`, so that clients retry."""
+        self._node, self._is_closed = None, True
+
+    @property
+    def node(self) -> Node:
+        """The node; `Unavailable` while it starts or stops."""
+        if self._is_closed:
+            raise Unavailable("the node is stopping", hint="try again later", retry_after_s=2)
+        if self._node is None:
+            hint = "wait until /health/ready answers 200"
+            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
+        return self._node
+
+    def caller(self, authorization: str | None, scope: str) -> Caller:
+        """Return the client of a request, as `Guard.caller` does, once the node is open."""
+        _ = self.node
+        return self._guard.caller(authorization, scope)
+
+    def lake(self, tenant: str) -> Lake:
+        """Return a tenant's lake."""
+        return self.node.lake(tenant)
 
 
 def check_exposure(node: NodeSettings, *, has_keys: bool) -> None:

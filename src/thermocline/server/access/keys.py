@@ -217,7 +217,11 @@ class KeyStore:
                     write_private(f"{self.folder}/{DAMAGED_NAME}", damaged)
                 return self._add_key(KeySet(), DEFAULT_TENANT, frozenset(SCOPES), None, note)
         hint = "use `thermocline key revoke` and `thermocline key create`"
-        raise Conflict("the keys of this node can be read", hint=hint, keys=len(keys.by_id))
+        raise Conflict(
+            "the file of keys is not damaged, so a reset is not needed",
+            hint=hint,
+            keys=len(keys.by_id),
+        )
 
     def _lake_id(self) -> str | None:
         return read_lake_id(OsDisk(), self.folder)

@@ -14,7 +14,7 @@ import math
 import threading
 import time as clock
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from thermocline.config import NodeSettings, QuotaSettings
 from thermocline.error_table import RETRY_AFTER_S_MAX
@@ -155,10 +155,6 @@ class Quotas:
     def take_ingest(self, tenant: str, size_bytes: int) -> None:
         """Count a tenant's incoming bytes; `Overloaded` when it exceeds its rate."""
         self.of(tenant).take_ingest(size_bytes)
-
-    def count_query(self, tenant: str) -> AbstractContextManager[None]:
-        """Count one query of a tenant while the block runs; `Overloaded` at the limit."""
-        return self.of(tenant).count_query()
 
     def change(self, settings: NodeSettings) -> None:
         """Set new limits for all tenants."""

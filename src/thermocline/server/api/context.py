@@ -11,15 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from thermocline.config import NodeSettings
-from thermocline.errors import Unavailable
 from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.guard import Caller, Guard
+from thermocline.server.access.guard import Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
-from thermocline.server.api.query_queue import QueryQueue
-from thermocline.server.api.running_queries import RunningQueries
+from thermocline.server.api.failed_queries import FailedQueries
 from thermocline.server.api.threads import WorkerThreads
 from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
@@ -31,9 +29,9 @@ READING_THREADS = 32
 
 @dataclass(slots=True)
 class ApiContext:
-    """The components that routes use; `held` is None until the node has started."""
+    """The components that routes use."""
 
-    held: Node | None
+    gateway: NodeGateway
     guard: Guard
     quota: Quotas
     metrics: Metrics
@@ -43,26 +41,20 @@ class ApiContext:
     audit: Audit | None = None
     room: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
-    running: RunningQueries = field(default_factory=RunningQueries)
+    failed_queries: FailedQueries = field(default_factory=FailedQueries)
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.
     health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
-    turns: QueryQueue = field(init=False)
     reading: WorkerThreads = field(init=False)
 
     def __post_init__(self) -> None:
         workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
-        self.turns = QueryQueue(workers)
-        # Two for each query: an answer is closed while its last part is still being read.
-        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, 2 * workers))
+        self.reading = WorkerThreads("answer", threads=max(READING_THREADS, workers))
 
     @property
     def node(self) -> Node:
-        """The node; `Unavailable` while it starts."""
-        if self.held is None:
-            hint = "wait until /health/ready answers 200"
-            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
-        return self.held
+        """The node; `Unavailable` while it starts or stops."""
+        return self.gateway.node
 
     @property
     def body_bytes_max(self) -> int:

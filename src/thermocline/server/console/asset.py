@@ -5,7 +5,7 @@ Out:  its bytes, plain and compressed, their type, and the page's content securi
 
 - The files are part of the package: a machine without a network or a JavaScript toolchain serves
   them. They are built from `console/` at the root, and `record.json` names the sources.
-- The policy lets the page load files of its own origin and send requests to its own node. It
+- The policy lets the page load files of its origin and send requests to its node. It
   forbids inline scripts and styles, other hosts, and markup made from text.
 - A name is looked up among the built files and never becomes a path.
 """

@@ -43,8 +43,8 @@ class HealthReport:
 
     def body(self) -> dict[str, Any]:
         """Return the answer's JSON object."""
-        told: dict[str, Any] = {"status": self.status, **self.facts}
-        return {**told, "reasons": list(self.reasons)} if self.reasons else told
+        fields: dict[str, Any] = {"status": self.status, **self.facts}
+        return {**fields, "reasons": list(self.reasons)} if self.reasons else fields
 
 
 class Health:

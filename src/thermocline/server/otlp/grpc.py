@@ -24,11 +24,11 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 
 from thermocline.error_table import UNAVAILABLE
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.server.otlp.ingest_queue import Receiver
 from thermocline.server.otlp.memory_budget import Reservation
-from thermocline.server.otlp.receiver import Receiver
 from thermocline.server.otlp.status import OtlpStatus, otlp_status
 
 PORT = 4317
@@ -82,7 +82,7 @@ class OtlpGrpc:
         return self._port
 
     async def start(self) -> None:
-        """Listen; the server accepts calls when this returns. `Invalid` for an address in use."""
+        """Listen; the server accepts calls when this returns. `Conflict` for an address in use."""
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._message_bytes_max),
@@ -109,7 +109,7 @@ class OtlpGrpc:
                 self._port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             hint = "stop the process that listens there, or choose another port"
-            raise Invalid(
+            raise Conflict(
                 "the address cannot be listened on", hint=hint, address=address
             ) from error
         await self._server.start()

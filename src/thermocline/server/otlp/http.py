@@ -31,7 +31,7 @@ from thermocline.server.otlp.http1.route import (
     refusal_headers,
 )
 from thermocline.server.otlp.http1.server import Http1Server
-from thermocline.server.otlp.receiver import Receiver
+from thermocline.server.otlp.ingest_queue import Receiver
 from thermocline.server.otlp.status import otlp_status
 
 PORT = 4318

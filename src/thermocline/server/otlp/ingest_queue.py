@@ -1,8 +1,14 @@
-"""Queues OpenTelemetry requests and writes them to the journal in groups.
+"""Takes OpenTelemetry requests of both listeners, and writes them to the journal in groups.
 
-In:   deliveries from the event loop
-Out:  a future for each: the counts of accepted and rejected rows, or an error
+In:   a key, a body
+Out:  the counts of accepted and rejected rows; or the client's error
 
+`Receiver` checks key and quota, `IngestQueue` groups the requests, `_GroupWrite` decodes a group
+and writes its rows.
+
+- A body is accepted only with a key that may ingest, and within the tenant's quota.
+- Rows are counted when they are durable. No later step may fail: a client that gets an error sends
+  again, and the rows would be stored twice.
 - A delivery succeeds when its rows are durable in every table they go to. If one table has them
   and another does not, the client is asked to send the request again.
 - An accepted delivery is never dropped: a delivery that cannot be accepted is refused at once.
@@ -15,25 +21,60 @@ Out:  a future for each: the counts of accepted and rejected rows, or an error
   each other, and for the loop, more than they help. On two cores one worker takes a quarter more
   requests than two do, and is late half as often. If a request keeps the first worker busy for
   longer than `PATIENCE_S`, the standby worker continues with the other requests.
-- `Room` limits the waiting bytes: the caller holds room for a delivery until its future is done.
+- `MemoryBudget` limits the waiting bytes: the listener holds a reservation for a delivery until its
+  future is done.
+- One write for each table carries the rows of a whole round. A body's result is given when every
+  write that carries its rows is durable.
+- If a write fails before the journal because of its rows (values that do not fit, a limit of the
+  table), it is repeated for each body alone: one client's rows do not fail another's. The refused
+  rows of a single body are counted and reported as OpenTelemetry's partial success.
+- If a write fails for another reason, its clients are asked to send again, even if another table
+  has some of their rows already: half a request is never reported as accepted.
+- A table is created when its first rows arrive.
+- A group is decoded and written in rounds, so that its inflated bodies are not in memory all at
+  once.
 """
 
 import asyncio
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from thermocline.errors import ThermoclineError, Unavailable
+import pyarrow as pa
+
+from thermocline.errors import (
+    Conflict,
+    EntityLimitReached,
+    Invalid,
+    NotFound,
+    Overloaded,
+    ThermoclineError,
+    Unavailable,
+)
 from thermocline.ingest.inflate import BODY_BYTES_MAX
-from thermocline.ingest.otlp.batch_decode import RequestBody
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.batch_decode import (
+    DecodedGroup,
+    DecodeOptions,
+    RequestBody,
+    decode_bodies,
+)
+from thermocline.ingest.otlp.outcome import ITEMS, DecodedRequest, DecodeLimits
 from thermocline.ingest.otlp.protobuf import warm_up
+from thermocline.ingest.otlp.tables import TABLES
+from thermocline.ingest.rows import TrustedRows
+from thermocline.lake_table import LakeTable
 from thermocline.machine import core_count
-from thermocline.server.otlp.ingest_writer import GroupMember, GroupWriter, Result, TenantLakes
+from thermocline.names import OTLP_IDEMPOTENCY_KEY_LENGTH_MAX
+from thermocline.server.access.guard import NodeGateway
+from thermocline.server.access.quota import Quotas
+from thermocline.server.observe.metrics import Metrics
+from thermocline.server.otlp.memory_budget import MemoryBudget
 
+SCOPE = "ingest"
 WORKERS = 2
 GROUP_BYTES_MAX = 4 << 20
 GROUP_COUNT_MAX = 512
@@ -47,6 +88,8 @@ CORES_PER_WORKER = 2
 PATIENCE_S = 0.1
 
 QueueKey = tuple[str, str]
+Result = DecodedRequest | ThermoclineError
+Settle = Callable[[Sequence[Result]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +199,7 @@ class IngestQueue:
 
     def __init__(
         self,
-        sink: TenantLakes,
+        gateway: NodeGateway,
         *,
         workers: int = WORKERS,
         limits: DecodeLimits | None = None,
@@ -169,11 +212,8 @@ class IngestQueue:
         `write_wait_s` is how long a write waits for a flush to free memory. Without `is_compiled`
         the official library decodes every body, and nothing is compiled.
         """
-        self._writer = GroupWriter(
-            sink,
-            limits=limits or DecodeLimits(),
-            body_bytes_max=body_bytes_max,
-            write_wait_s=write_wait_s,
+        self._options = _WriteOptions(
+            gateway, limits or DecodeLimits(), body_bytes_max, write_wait_s
         )
         self._is_compiled = is_compiled
         lock = threading.RLock()
@@ -275,16 +315,13 @@ class IngestQueue:
             self._changed.notify()
 
     def _write_group(self, key: QueueKey, group: list[_PendingRequest]) -> None:
-        first = group[0].request
-        members = [GroupMember(place, one.request.body) for place, one in enumerate(group)]
-
-        def settle(results: Sequence[tuple[int, Result]]) -> None:
+        def settle(results: Sequence[Result]) -> None:
             with self._changed:
                 if self._queues.finish_group(key):
                     self._wake()
-            self._deliver_results([(group[place], result) for place, result in results])
+            self._deliver_results(list(zip(group, results, strict=True)))
 
-        self._writer.write_group(first.tenant, first.signal, members, first.request_id, settle)
+        _GroupWrite(self._options, [one.request for one in group], settle).run()
 
     def _deliver_results(self, results: list[tuple[_PendingRequest, Result]]) -> None:
         """Hand results to the loop, from any thread, in one call."""
@@ -311,3 +348,235 @@ class IngestQueue:
                 assert self._loop is not None
                 about = {"message": error.message, "exception": cause}
                 self._loop.call_exception_handler(about)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The ingest queue, with the checks that precede it."""
+
+    queue: IngestQueue
+    room: MemoryBudget
+    gateway: NodeGateway
+    quotas: Quotas | None = None
+    metrics: Metrics | None = None
+
+    def tenant(self, authorization: str | None) -> str:
+        """Return the tenant of a client's key; `Unauthenticated`, `Forbidden`."""
+        return self.gateway.caller(authorization, SCOPE).tenant
+
+    async def ingest(
+        self, tenant: str, signal: str, body: RequestBody, request_id: str | None = None
+    ) -> DecodedRequest:
+        """Return the counts of a body once its rows are durable; raise the client's error."""
+        if request_id is not None and not 0 < len(request_id) <= OTLP_IDEMPOTENCY_KEY_LENGTH_MAX:
+            raise Invalid(
+                "an idempotency key is empty or too long",
+                hint="send a random key with each request, such as a UUID",
+                length_max=OTLP_IDEMPOTENCY_KEY_LENGTH_MAX,
+            )
+        size_bytes = len(body.data)
+        if self.quotas is not None:
+            self.quotas.take_ingest(tenant, size_bytes)
+        outcome = await self.queue.offer(IngestRequest(tenant, signal, body, request_id))
+        if self.metrics is not None:
+            self.metrics.count_ingested(signal, max(0, outcome.accepted), size_bytes)
+            if outcome.rejected > 0:
+                self.metrics.count_rejected(signal, outcome.rejected)
+        return outcome
+
+    def observe(self, listener: str, route: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        if self.metrics is not None:
+            self.metrics.count_request(listener, route, status, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteOptions:
+    """Where groups are written to, and the limits of their bodies."""
+
+    gateway: NodeGateway
+    limits: DecodeLimits
+    body_bytes_max: int
+    write_wait_s: float
+
+    def open_table(self, tenant: str, name: str) -> LakeTable:
+        """Return a table, after creating it if it is missing."""
+        lake = self.gateway.lake(tenant)
+        try:
+            return lake.table(name)
+        except NotFound:
+            try:
+                return lake.create_table(name, **TABLES[name].creation_options())
+            except Conflict:
+                return lake.table(name)  # another worker was first
+
+
+class _GroupWrite:
+    """Decodes and writes one group; settles the results when the last of its writes is done.
+
+    A request's place is its position in the group.
+    """
+
+    def __init__(
+        self, options: _WriteOptions, requests: Sequence[IngestRequest], settle: Settle
+    ) -> None:
+        """`settle` gets the result of each request, once, on any thread."""
+        self._options = options
+        self._requests = requests
+        self._first = requests[0]  # all have its tenant and signal; one with an id is alone
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._open = 1  # `run` itself; each write adds one
+        lost = Unavailable("the request was not processed")
+        self._results: list[Result] = [lost] * len(requests)
+        self._joined: set[int] = set()
+
+    def run(self) -> None:
+        """Decode and write the group."""
+        try:
+            for shares in self._decode(range(len(self._requests))):
+                for share in shares:
+                    self._put(share.positions, share.outcome)
+                self._write_tables(shares)
+        except ThermoclineError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  every waiting client must get a result
+            self._fail(_internal_error("a request could not be taken", error))
+        finally:
+            self._finish_write()
+
+    def _decode(
+        self, places: Sequence[int], *, is_together: bool = True
+    ) -> Iterator[list[DecodedGroup]]:
+        limits, bytes_max = self._options.limits, self._options.body_bytes_max
+        how = DecodeOptions(clock.time_ns(), limits, bytes_max, is_together)
+        bodies = [self._requests[place].body for place in places]
+        return decode_bodies(self._first.signal, bodies, how)
+
+    def _write_tables(self, shares: list[DecodedGroup]) -> None:
+        tables = _rows_by_table(shares)
+        for name, (rows, places) in tables.items():
+            try:
+                self._submit(name, rows, places)
+            except ThermoclineError as error:
+                is_about_rows = _is_about_rows(error)
+                if len(places) == 1 and is_about_rows:
+                    self._refuse(places[0], rows.num_rows, error)
+                elif is_about_rows or not (
+                    isinstance(error, Overloaded) or len(places) == 1 or len(tables) == 1
+                ):  # a client without rows for this table need not send again
+                    self._write_each(places, name)
+                else:
+                    self._fail(error, places)
+
+    def _write_each(self, places: Sequence[int], name: str) -> None:
+        """Write the table's rows of each request alone, to find the one that it refuses."""
+        rounds = self._decode(places, is_together=False)
+        for share in (one for shares in rounds for one in shares):
+            place = places[share.positions[0]]
+            self._separate(place, share.outcome)
+            if isinstance(share.outcome, DecodedRequest) and name in share.outcome.batches:
+                rows = pa.Table.from_batches([share.outcome.batches[name]])
+                try:
+                    self._submit(name, rows, [place])
+                except ThermoclineError as error:
+                    if _is_about_rows(error):
+                        self._refuse(place, rows.num_rows, error)
+                    else:
+                        self._fail(error, [place])
+
+    def _submit(self, name: str, rows: pa.Table, places: Sequence[int]) -> None:
+        future = self._options.open_table(self._first.tenant, name).submit(
+            TrustedRows(rows),
+            request_id=self._first.request_id,
+            evolve=True,
+            wait_s=self._options.write_wait_s,
+        )
+        with self._lock:
+            self._open += 1
+
+        def settle(finished: "Future[int]") -> None:
+            error = finished.exception()
+            if isinstance(error, ThermoclineError):
+                self._fail(error, places)
+            elif error is not None:
+                self._fail(_internal_error("a write failed", error), places)
+            self._finish_write()
+
+        future.add_done_callback(settle)
+
+    def _put(self, places: Sequence[int], outcome: Result) -> None:
+        """Set the outcome of bodies that were decoded together; the first has their total count."""
+        for place in places:
+            self._results[place] = _without_rows(outcome, is_first=place == places[0])
+        if len(places) > 1:
+            self._joined.update(places)
+
+    def _separate(self, place: int, outcome: Result) -> None:
+        """Replace a shared outcome by the body's own, so that its counts are its own."""
+        with self._lock:
+            if place in self._joined:
+                self._joined.discard(place)
+                if isinstance(self._results[place], DecodedRequest):
+                    self._results[place] = _without_rows(outcome, is_first=True)
+
+    def _refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
+        """Record that a table refused a body's rows for good."""
+        with self._lock:
+            result = self._results[place]
+            if isinstance(result, DecodedRequest):
+                what = f"refused {rows} {ITEMS[result.signal]}: {error.message}"
+                message = f"{result.message}; {what}" if result.message else what
+                self._results[place] = replace(
+                    result,
+                    accepted=max(0, result.accepted - rows),
+                    rejected=result.rejected + rows,
+                    message=message,
+                )
+
+    def _fail(self, error: ThermoclineError, places: Sequence[int] | None = None) -> None:
+        """Record that these requests, or all decoded ones, must be sent again."""
+        with self._lock:
+            for place in range(len(self._results)) if places is None else places:
+                if isinstance(self._results[place], DecodedRequest):
+                    self._results[place] = error
+
+    def _finish_write(self) -> None:
+        """Count a write as finished; after the last one, settle the results."""
+        with self._lock:
+            self._open -= 1
+            is_last = not self._open
+        if is_last:
+            self._settle(self._results)
+
+
+def _without_rows(outcome: Result, *, is_first: bool) -> Result:
+    """Return an outcome without its rows; the first of several bodies has their total count."""
+    if not isinstance(outcome, DecodedRequest):
+        return outcome
+    accepted = outcome.accepted if is_first else 0
+    return DecodedRequest(outcome.signal, {}, accepted, outcome.rejected, outcome.message)
+
+
+def _rows_by_table(shares: list[DecodedGroup]) -> dict[str, tuple[pa.Table, list[int]]]:
+    """Return the rows of all shares by table, and the places of their requests."""
+    found: dict[str, tuple[list[pa.RecordBatch], list[int]]] = {}
+    for share in shares:
+        if isinstance(share.outcome, DecodedRequest):
+            for name, batch in share.outcome.batches.items():
+                batches, places = found.setdefault(name, ([], []))
+                batches.append(batch)
+                places += share.positions
+    return {name: (pa.Table.from_batches(rows), places) for name, (rows, places) in found.items()}
+
+
+def _internal_error(message: str, error: BaseException) -> Unavailable:
+    """Return the client's error for a bug; the bug itself is its cause."""
+    client_error = Unavailable(message, why=repr(error))
+    client_error.__cause__ = error
+    return client_error
+
+
+def _is_about_rows(error: ThermoclineError) -> bool:
+    """Tell whether the rows cause the error, so that sending them again cannot succeed."""
+    return isinstance(error, Invalid | EntityLimitReached)

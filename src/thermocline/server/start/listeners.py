@@ -1,43 +1,40 @@
 """Builds a node's listeners from its settings.
 
 In:   a server with its guard, quotas, metrics, log and settings
-Out:  listeners, in the order to start them; they are stopped in reverse order
+Out:  the ingest queue, and the listeners in the order to start them
 
 - Requests in flight on all listeners share one memory budget.
 - A listener with the address `off` is not built.
 """
 
 import socket
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from thermocline.config import Address, NodeSettings
+from thermocline.config import Address
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.app import make_app
 from thermocline.server.otlp.http import OtlpHttp
 from thermocline.server.otlp.http1.route import HttpLimits
-from thermocline.server.otlp.ingest_queue import IngestQueue
+from thermocline.server.otlp.ingest_queue import IngestQueue, Receiver
 from thermocline.server.otlp.memory_budget import MemoryBudget
-from thermocline.server.otlp.receiver import Receiver
 from thermocline.server.start.api_listener import ApiListener, bind_error
-from thermocline.server.start.certificate import TlsCertificate
+
+if TYPE_CHECKING:
+    from thermocline.server.otlp.grpc import OtlpGrpc
+    from thermocline.server.start.serve import NodeServer
 
 
-class Listener(Protocol):
-    """A component that can be started and stopped."""
-
-    @property
-    def port(self) -> int: ...
-
-    async def start(self) -> None: ...
-
-    async def stop(self, deadline_s: float) -> None: ...
-
-
-class _BoundListener:
+class BoundListener:
     """A listener that raises an error of this package when its address is in use."""
 
-    def __init__(self, listener: Any, address: Address, parts: ApiContext | None = None) -> None:
+    def __init__(
+        self,
+        listener: "OtlpHttp | OtlpGrpc | ApiListener",
+        address: Address,
+        parts: ApiContext | None = None,
+    ) -> None:
+        """`parts` is the context of the API's listener."""
         self._listener = listener
         self._address = address
         self.parts = parts
@@ -59,43 +56,26 @@ class _BoundListener:
         await self._listener.stop(deadline_s)
 
 
-class _QueueListener:
-    """The ingest queue as a listener without a port."""
-
-    port = 0
-
-    def __init__(self, lane: IngestQueue) -> None:
-        self._lane = lane
-
-    async def start(self) -> None:
-        """Start the workers."""
-        await self._lane.start()
-
-    async def stop(self, deadline_s: float) -> None:
-        """Finish the waiting requests within the deadline."""
-        await self._lane.stop(deadline_s)
-
-
-def make_listeners(server: Any) -> dict[str, Listener]:
-    """Return the listeners that the settings ask for, in the order to start them."""
-    settings: NodeSettings = server.settings
+def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, BoundListener]]:
+    """Return the ingest queue, if a listener uses it, and the listeners in the order to start."""
+    settings = server.settings
     room = MemoryBudget(settings.inflight_bytes_max)
-    made: dict[str, Listener] = {}
+    queue: IngestQueue | None = None
+    made: dict[str, BoundListener] = {}
     if settings.http is not None or settings.grpc is not None:
-        lane = IngestQueue(server.door, body_bytes_max=settings.body_bytes_max)
-        made["lane"] = _QueueListener(lane)
-        receiver = Receiver(lane, room, server.door, server.quotas, server.metrics)
+        queue = IngestQueue(server.gateway, body_bytes_max=settings.body_bytes_max)
+        receiver = Receiver(queue, room, server.gateway, server.quotas, server.metrics)
         if settings.http is not None:
             made["http"] = _make_http(server, receiver, settings.http)
         if settings.grpc is not None:
             made["grpc"] = _make_grpc(server, receiver, settings.grpc)
     if settings.api is not None:
         made["api"] = _make_api(server, room, settings.api)
-    return made
+    return queue, made
 
 
-def _make_http(server: Any, receiver: Receiver, address: Address) -> Listener:
-    settings: NodeSettings = server.settings
+def _make_http(server: "NodeServer", receiver: Receiver, address: Address) -> BoundListener:
+    settings = server.settings
     limits = HttpLimits(
         body_bytes_max=settings.body_bytes_max, connections_max=settings.connections_max
     )
@@ -109,14 +89,14 @@ def _make_http(server: Any, receiver: Receiver, address: Address) -> Listener:
         hosts=_host_names(address),
         is_open=lambda: server.guard.is_open,
     )
-    return _BoundListener(listener, address)
+    return BoundListener(listener, address)
 
 
-def _make_grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
+def _make_grpc(server: "NodeServer", receiver: Receiver, address: Address) -> BoundListener:
     from thermocline.server.otlp.grpc import OtlpGrpc
 
-    settings: NodeSettings = server.settings
-    certificate: TlsCertificate | None = server.certificate
+    settings = server.settings
+    certificate = server.certificate
     host = f"[{address.host}]" if ":" in address.host else address.host
     listener = OtlpGrpc(
         receiver,
@@ -126,7 +106,7 @@ def _make_grpc(server: Any, receiver: Receiver, address: Address) -> Listener:
         connections_max=settings.connections_max,
         credentials=None if certificate is None else certificate.grpc_credentials(),
     )
-    return _BoundListener(listener, address)
+    return BoundListener(listener, address)
 
 
 def _host_names(address: Address) -> frozenset[str]:
@@ -134,10 +114,10 @@ def _host_names(address: Address) -> frozenset[str]:
     return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 
-def _make_api(server: Any, room: MemoryBudget, address: Address) -> Listener:
-    settings: NodeSettings = server.settings
+def _make_api(server: "NodeServer", room: MemoryBudget, address: Address) -> BoundListener:
+    settings = server.settings
     app = make_app(
-        None,
+        server.gateway,
         server.guard,
         server.quotas,
         server.metrics,
@@ -155,4 +135,4 @@ def _make_api(server: Any, room: MemoryBudget, address: Address) -> Listener:
         tls=server.tls,
         certificate=settings.tls_certificate,
     )
-    return _BoundListener(listener, address, app.state.parts)
+    return BoundListener(listener, address, app.state.parts)

@@ -23,20 +23,25 @@ from dataclasses import replace
 from typing import Any
 
 from thermocline.config import NodeSettings
-from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.errors import ThermoclineError
 from thermocline.extras import require_extra
-from thermocline.lake import Lake
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.guard import Caller, Guard, check_exposure, exposed_listeners
+from thermocline.server.access.guard import (
+    Guard,
+    NodeGateway,
+    check_exposure,
+    exposed_listeners,
+)
 from thermocline.server.access.keys import KeyStore
 from thermocline.server.access.quota import Quotas
 from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
 from thermocline.server.observe.metrics import Metrics
 from thermocline.server.observe.systemd import Notifier
+from thermocline.server.otlp.ingest_queue import IngestQueue
 from thermocline.server.start.certificate import TlsCertificate
-from thermocline.server.start.listeners import Listener, make_listeners
+from thermocline.server.start.listeners import BoundListener, make_listeners
 from thermocline.server.start.startup_checks import (
     check_identity,
     check_unlocked,
@@ -54,38 +59,6 @@ SCRAPE_KEEP_S = 0.25
 CLOSE_S = 5.0
 
 ReadSettings = Callable[[], NodeSettings]
-
-
-class NodeGateway:
-    """Gives the OTLP receivers access to the node; `Unavailable` before it opens and after."""
-
-    def __init__(self, guard: Guard, health: Health) -> None:
-        self._guard = guard
-        self._health = health
-        self.node: Node | None = None
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Refuse every later request with `Unavailable`, so that clients retry."""
-        self.node, self._is_closed = None, True
-
-    def caller(self, authorization: str | None, scope: str) -> Caller:
-        """Return the client of a request; `Unavailable` while the node starts."""
-        self._open_node()
-        return self._guard.caller(authorization, scope)
-
-    def lake(self, tenant: str) -> Lake:
-        """Return a tenant's lake; `Unavailable` while the node starts."""
-        return self._open_node().lake(tenant)
-
-    def _open_node(self) -> Node:
-        node = self.node
-        if self._is_closed:
-            raise Unavailable("the node is stopping", hint="try again later", retry_after_s=2)
-        if node is None:
-            hint = "wait until /health/ready answers 200"
-            raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
-        return node
 
 
 class NodeServer:
@@ -112,9 +85,10 @@ class NodeServer:
         may_be_open = settings.allow_insecure or not exposed_listeners(settings)
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
-        self.door = NodeGateway(self.guard, self.health)
+        self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, BoundListener] = {}
+        self._queue: IngestQueue | None = None
         self.is_clean = True
         self._stops = 0
         self._stop = asyncio.Event()
@@ -165,10 +139,14 @@ class NodeServer:
 
     async def _listen(self) -> None:
         """Start the listeners; `run` stops those already started when one fails."""
-        for name, listener in make_listeners(self).items():
+        queue, listeners = make_listeners(self)
+        if queue is not None:
+            await queue.start()
+            self._queue = queue
+        for name, listener in listeners.items():
             await listener.start()
             self.listeners[name] = listener
-        ports = {name: one.port for name, one in self.listeners.items() if name != "lane"}
+        ports = {name: one.port for name, one in self.listeners.items()}
         where: dict[str, Any] = {"process": os.getpid(), "data": self.settings.data}
         if self.settings.api is not None:
             scheme = "https" if self.settings.tls_certificate else "http"
@@ -207,10 +185,7 @@ class NodeServer:
             self.health.report_failure(error)
             self.log.error("start failed", error=error)
             raise
-        self.door.node = node
-        api: Any = self.listeners.get("api")
-        if api is not None:
-            api.parts.held = node
+        self.gateway.open(node)
         self.metrics.watch(node, lambda: self.health.ready().is_ok)
         self.health.report_started(node)
         recovered = node.recovered
@@ -247,15 +222,13 @@ class NodeServer:
         """Stop the listeners, then the node; abandon what passes the deadline."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (FAST_DEADLINE_S if self._is_hurried else self._deadline_s)
-        lane = self.listeners.pop("lane", None)
         await self._stop_in_time(
             [one.stop(self._time_left(end_s)) for one in self.listeners.values()], end_s
         )
-        if lane is not None:
-            await self._stop_in_time([lane.stop(self._time_left(end_s))], end_s)
+        if self._queue is not None:
+            await self._stop_in_time([self._queue.stop(self._time_left(end_s))], end_s)
         await self._shut_down_node(opening, end_s)
-        api: Any = self.listeners.get("api")
-        if api is not None and api.parts.is_busy:
+        if any(one.parts is not None and one.parts.is_busy for one in self.listeners.values()):
             self.is_clean = False  # the interpreter would wait for the thread without a limit
             self.log.event("work not ended", why="a thread of the API is still busy")
 
@@ -274,8 +247,8 @@ class NodeServer:
         if not self._is_hurried:
             await self._run_in_thread(node.flush, self._time_left(end_s), "rows not flushed")
         await self._run_in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")
-        self.door.close()
-        await self._run_in_thread(lambda: node.close(is_flushed=False), CLOSE_S, "node not closed")
+        self.gateway.close()
+        await self._run_in_thread(lambda: node.close(flush=False), CLOSE_S, "node not closed")
 
     async def _run_in_thread(self, work: Callable[[], Any], wait_s: float, trouble: str) -> None:
         """Run blocking work in a thread, for a bounded time or until a second signal."""

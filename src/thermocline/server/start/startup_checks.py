@@ -112,7 +112,7 @@ def open_node(settings: NodeSettings) -> Node:
     try:
         probe(settings.data)
     except BaseException:
-        node.close(is_flushed=False)
+        node.close(flush=False)
         raise
     return node
 

@@ -41,8 +41,7 @@ from thermocline.hot.postgres.schema.layout import Layout, StaleLayout
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.session.transaction import CHECKPOINT, Isolation
 from thermocline.hot.postgres.store.operation import StoredEntity
-from thermocline.hot.postgres.store.statement import array_text
-from thermocline.hot.postgres.store.store import EntityStore
+from thermocline.hot.postgres.store.store import EntityStore, array_text
 
 DIRTY_KEYS_MAX = 1_000_000
 READ_LIMIT_S = 120.0
@@ -53,7 +52,7 @@ _HEAD_COLUMNS = (
     *("version", "as_of", "epoch", "cluster_id::text", "now()"),
     "(select max(schema_version) from type_version where type_id = %(type)s)",
 )
-_MOMENT_QUERY = (
+_SNAPSHOT_QUERY = (
     f"select {', '.join(_HEAD_COLUMNS)}, pg_postmaster_start_time()::text, {CHECKPOINT}, "  # noqa: S608
     "pg_current_snapshot()::text from lake_head where type_id = %(type)s"
 )
@@ -95,10 +94,14 @@ class DirtySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FrozenChanges:
-    """What one export carries: all change ids of a snapshot, its keys and their rows."""
+    """What one export carries: all change ids of a snapshot, its keys and their rows.
+
+    If `shared_id` is set, other sessions can import the snapshot by it, and read the rows in it.
+    """
 
     snapshot: DirtySnapshot
     changes: npt.NDArray[np.int64]
+    shared_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,9 @@ class DirtySet:
 
     def head(self) -> LakeHead:
         """Return the lake version that PostgreSQL goes with now."""
-        return self._run_in_snapshot(lambda layout, connection: _read_moment(connection, layout)[0])
+        return self._run_in_snapshot(
+            lambda layout, connection: _read_identity(connection, layout)[0]
+        )
 
     def snapshot(self) -> DirtySnapshot:
         """Return the dirty keys and their rows, with the lake version they go with.
@@ -157,8 +162,8 @@ class DirtySet:
 
     def _reuse_if_unchanged(self, layout: Layout, last: DirtySnapshot) -> DirtySnapshot | None:
         """Return the last snapshot with the current time, if nothing changed; one round trip."""
-        rows = self._store.run_query(_MOMENT_QUERY, {"type": layout.type_id}, lambda rows: rows)
-        head, taken_at, token = _parse_moment(layout, rows[0] if rows else ())
+        rows = self._store.run_query(_SNAPSHOT_QUERY, {"type": layout.type_id}, lambda rows: rows)
+        head, taken_at, token = _parse_identity(layout, rows[0] if rows else ())
         is_same = token == last.token and _is_continuation(last, layout, head, token)
         return replace(last, taken_at=taken_at) if is_same else None
 
@@ -212,7 +217,7 @@ class DirtySet:
         """Return every row in PostgreSQL, dirty or not: used when the lake is unavailable."""
 
         def read(layout: Layout, connection: Connection) -> tuple[LakeHead, datetime, pa.Table]:
-            head, taken_at, _ = _read_moment(connection, layout)
+            head, taken_at, _ = _read_identity(connection, layout)
             return head, taken_at, _read_live_rows(connection, layout, None, is_all=True)
 
         return self._run_in_snapshot(read)
@@ -250,7 +255,7 @@ def freeze_in(
         # The limit of reads does not apply: only an export makes the dirty set smaller.
         snapshot = _take_snapshot(connection, layout, None, keys_max=None)
     else:
-        head, taken_at, token = _read_moment(connection, layout)
+        head, taken_at, token = _read_identity(connection, layout)
         keys, none = _changed_keys(connection, layout, None), concat_rows(layout, [])
         snapshot = DirtySnapshot(head, taken_at, token, layout, keys, none)
     if len(snapshot.keys) != row[1]:
@@ -264,7 +269,7 @@ def freeze_in(
     return FrozenChanges(snapshot, changes)
 
 
-def _read_moment(
+def _read_identity(
     connection: Connection, layout: Layout
 ) -> tuple[LakeHead, datetime, tuple[str, ...]]:
     """Return the head, the time up to which the snapshot has every commit, and its token.
@@ -274,11 +279,11 @@ def _read_moment(
     a recovery from a backend's crash, which does not restart the server but ends with a checkpoint.
     `Stale` when the type has a newer contract than the layout.
     """
-    row = connection.execute(_MOMENT_QUERY, {"type": layout.type_id}).fetchone()
-    return _parse_moment(layout, row or ())
+    row = connection.execute(_SNAPSHOT_QUERY, {"type": layout.type_id}).fetchone()
+    return _parse_identity(layout, row or ())
 
 
-def _parse_moment(layout: Layout, row: Row) -> tuple[LakeHead, datetime, tuple[str, ...]]:
+def _parse_identity(layout: Layout, row: Row) -> tuple[LakeHead, datetime, tuple[str, ...]]:
     head, taken_at = _parse_head(layout, row[: len(_HEAD_COLUMNS)])
     return head, taken_at, (head.store_id, *row[len(_HEAD_COLUMNS) :])
 
@@ -300,7 +305,7 @@ def _utc(moment: datetime | None) -> datetime | None:
 def _take_snapshot(
     connection: Connection, layout: Layout, last: DirtySnapshot | None, *, keys_max: int | None
 ) -> DirtySnapshot:
-    head, taken_at, token = _read_moment(connection, layout)
+    head, taken_at, token = _read_identity(connection, layout)
     if last is None or not _is_continuation(last, layout, head, token):
         found = _check_key_count(_changed_keys(connection, layout, None), keys_max)
         rows = _read_live_rows(connection, layout, None)

@@ -5,7 +5,7 @@ Out:  parts of text in COPY's format, and a `Dump` that describes them; the same
 
 - One transaction, REPEATABLE READ and READ ONLY, gives all of it: rows, changes, versions, and the
   versions of the lake that they go with. A copy of the lake at just those versions is the other
-  half of the moment.
+  half of the snapshot.
 - What comes back is the same PostgreSQL to the lake: its name, its counters and its changes are
   those of the copy. Numbers of transactions are not: changes get those of the loading one.
 - Loading is one transaction: all of it is there, or nothing.

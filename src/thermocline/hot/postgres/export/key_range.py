@@ -14,7 +14,7 @@ Out:  what an export has to carry, and a snapshot id; the rows of a part, sorted
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -36,14 +36,6 @@ SHARE_LIMIT_S = 6 * 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSnapshot:
-    """A snapshot that other sessions may import, and what its export carries except the rows."""
-
-    snapshot_id: str
-    frozen: FrozenChanges
-
-
-@dataclass(frozen=True, slots=True)
 class KeyRange:
     """A range of the dirty keys of one snapshot, from `low` to `high`, both included.
 
@@ -61,7 +53,7 @@ class KeyRange:
 @contextmanager
 def share_snapshot(
     store: EntityStore, *, limit_s: float = SHARE_LIMIT_S
-) -> Iterator[SharedSnapshot | None]:
+) -> Iterator[FrozenChanges | None]:
     """Yield what is dirty in one snapshot, which other sessions can read until the block ends.
 
     None when nothing is dirty. The block keeps dead rows from being vacuumed: end it early.
@@ -73,7 +65,7 @@ def share_snapshot(
         row = connection.execute("select pg_export_snapshot()").fetchone()
         assert row is not None
         frozen = freeze_in(connection, read_layout(connection, store.type_name), has_rows=False)
-        yield None if frozen is None else SharedSnapshot(str(row[0]), frozen)
+        yield None if frozen is None else replace(frozen, shared_id=str(row[0]))
 
 
 def read_key_range(

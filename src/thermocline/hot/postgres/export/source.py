@@ -4,10 +4,10 @@ In:   a store; the note of a lake commit with the change ids that it contains
 Out:  changes frozen in one snapshot; an attempt that PostgreSQL has recorded; changes deleted
 
     1  freeze   one snapshot: the version to build on, all change ids, all their keys, their rows
-    2  claim    the attempt gets a number, durable in PostgreSQL before the lake is written
-    4  retire   the head moves from a version to the next, and exactly its changes are deleted
+    3  claim    the attempt gets a number, durable in PostgreSQL before the lake is written
+    5  retire   the head moves from a version to the next, and exactly its changes are deleted
 
-- Any process may run step 4, late and repeatedly: it acts only if the head is at the previous
+- Any process may run step 5, late and repeatedly: it acts only if the head is at the previous
   version, and deletes the ids that the commit names, never "all up to".
 - If PostgreSQL does not know a commit's attempt, the commit was made by a newer state of this
   PostgreSQL, which was then restored from an older copy. The commit's change ids may mean other
@@ -27,17 +27,12 @@ from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit_note import NoteFlush
 from thermocline.hot.postgres.export.dirty import DirtySet, FrozenChanges, LakeHead
 from thermocline.hot.postgres.session.connect import Connection
-from thermocline.hot.postgres.store.store import EntityStore
 
 RETIRE_LIMIT_S = 300.0
 
 
-class EntitySource:
-    """The export interface of one type in PostgreSQL. Any thread may use it."""
-
-    def __init__(self, store: EntityStore) -> None:
-        self._store = store
-        self.dirty = DirtySet(store)
+class EntitySource(DirtySet):
+    """The changes of one type in PostgreSQL, and their export. Any thread may use it."""
 
     @property
     def type_name(self) -> str:
@@ -66,16 +61,8 @@ class EntitySource:
                 found=table_id,
             )
 
-    def head(self) -> LakeHead:
-        """Return the lake version that PostgreSQL goes with now."""
-        return self.dirty.head()
-
-    def freeze(self) -> FrozenChanges | None:
-        """Step 1: return what the export has to carry, or None when nothing is dirty."""
-        return self.dirty.freeze()
-
     def claim(self, frozen: FrozenChanges) -> NoteFlush:
-        """Step 2: number this attempt durably; return the note for its commit.
+        """Step 3: number this attempt durably; return the note for its commit.
 
         `Conflict` when the head has moved: another export committed first.
         """
@@ -98,7 +85,7 @@ class EntitySource:
         return NoteFlush(head.store_id, row[0], as_of, encode_changes(frozen.changes.tolist()))
 
     def retire(self, version: Version, note: NoteFlush | None) -> bool:
-        """Step 4: move the head to the next version and delete the changes it contains.
+        """Step 5: move the head to the next version and delete the changes it contains.
 
         Returns False if the head was already there. `Corruption` when the commit was made from
         another PostgreSQL, or by an attempt that this one does not know.

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thermocline.errors import Invalid
-from thermocline.format.argument import check_flag, check_text, list_names
 from thermocline.hot.postgres.store.operation import StoredEntity
 
 DEPTH_MAX = 20
@@ -95,28 +94,6 @@ class PageRequest:
     limit: int = 100
     refs: tuple[str, ...] = ()
     with_total: bool = False
-
-
-def page_request(
-    filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002
-    sort: str | Sequence[str] = (),
-    fields: str | Sequence[str] | None = None,
-    after: str | None = None,
-    limit: int = 100,
-    refs: str | Sequence[str] = (),
-    *,
-    with_total: bool = False,
-) -> PageRequest:
-    """Return the request with these arguments; `Invalid` for values of a wrong kind."""
-    return PageRequest(
-        as_filter(filter),
-        list_names(sort, "sort"),
-        None if fields is None else list_names(fields, "fields"),
-        None if after is None else check_text(after, "after"),
-        limit,  # `page_query.py` checks it
-        list_names(refs, "refs"),
-        check_flag(with_total, "with_total"),
-    )
 
 
 @dataclass(frozen=True, slots=True)

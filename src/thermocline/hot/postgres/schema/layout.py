@@ -107,7 +107,7 @@ class Layout:
 
     @cached_property
     def record_type(self) -> str:
-        """The SQL column definitions of a record that `record_of` returns."""
+        """The SQL column definitions of a record in `store.py`."""
         parts = "".join(f", {column.sql_name} {column.pg_type}" for column in self.columns)
         return f"id text, ver bigint, schema_version int, rest jsonb{parts}"
 
@@ -122,17 +122,6 @@ class Layout:
             return self.contracts[schema_version]
         except KeyError:
             raise StaleLayout(schema_version) from None
-
-    def record_of(self, key: str, ver: int, schema_version: int, document: Json) -> Json:
-        """Return the record of a document: a JSON object of the table's columns."""
-        rest = dict(document)
-        record: Json = {"id": key, "ver": ver, "schema_version": schema_version, "rest": rest}
-        for column in self.columns:
-            value = rest.get(column.name)
-            if value is not None:
-                record[column.sql_name] = value
-                del rest[column.name]
-        return record
 
     def document_of(self, schema_version: int, values: Sequence[Any], rest: str | None) -> Json:
         """Return the document of a row, given the values of `columns` and `rest` as text."""

@@ -9,7 +9,7 @@ Out:  a `Tenant` whose tables are up to date; `Unsupported` when a newer program
   continues after the last recorded file.
 - An applied file never changes: its checksum is recorded and compared.
 - A tenant that is up to date costs one read and no lock.
-- A statement that waits for a lock gives up after `LOCK_TIMEOUT_S` and is retried: while it waits,
+- A statement that waits for a lock fails after `LOCK_TIMEOUT_S` and is retried: while it waits,
   all later statements on the table wait as well.
 """
 

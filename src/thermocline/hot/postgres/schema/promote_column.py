@@ -12,8 +12,8 @@ Out:  the column, filled and indexed, marked ready
   layout, it would read documents without the moved property.
 - No value changes, so no version changes and no key becomes dirty.
 - After a kill at any step it continues from there: each step checks whether it is done.
-- Only step 1 takes a lock that blocks others, for the time of a catalogue update; it gives up and
-  retries rather than make others queue.
+- Only step 1 takes a lock that blocks others, for the time of a catalogue update; it times
+  out and retries rather than make others queue.
 """
 
 from psycopg import sql

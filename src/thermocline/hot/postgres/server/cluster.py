@@ -181,7 +181,11 @@ class _EmbeddedServer:
 
     def stop(self, mode: str) -> bool:
         if self._disk.size(self._path(NOTE_NAME)) is None and not self._has_data(None):
-            raise NotFound("no server was ever here", hint="check the folder", path=self._folder)
+            raise NotFound(
+                "there is no PostgreSQL server in this folder",
+                hint="check the folder",
+                path=self._folder,
+            )
         with self._hold_lock():
             if self.process_id() is None:
                 return False

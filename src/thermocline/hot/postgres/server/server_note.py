@@ -6,7 +6,7 @@ Out:  its `ServerNote`; the file `server.json`, readable by this user only
 - Its passwords are made here and are nowhere else.
 - The note has a checksum. It says whether the server was ever started: then a folder without its
   data has lost it, and no empty server takes its place. Older releases wrote neither.
-- A copy of a folder brings the note of the first along. It gets a port and a password of its own,
+- A copy of a folder brings the note of the first along. It gets another port and password,
   or it would be taken for the first while that one is down, and be written to.
 """
 

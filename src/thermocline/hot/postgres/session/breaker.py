@@ -12,7 +12,8 @@ The clock is monotonic: a wall clock that is set back would keep the breaker ope
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from thermocline.errors import Unavailable
@@ -52,28 +53,28 @@ class Breaker:
             is_over = self._is_probing or self._clock() >= self._open_until_s
             return "half_open" if is_over else "open"
 
-    def admit(self) -> None:
-        """Admit the caller, or raise `Unavailable` with the time until the next attempt.
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Admit the caller to one attempt, or raise `Unavailable` with the time until the next.
 
-        An admitted caller then calls `succeeded`, `failed`, or, if it learned neither, `released`.
+        In the block the caller calls `record_success` or `record_failure`, if it learns either.
+        However the attempt ends, the next caller may try.
         """
         with self._lock:
-            if self._open_until_s is None:
-                return
-            left_s = self._open_until_s - self._clock()
-            if left_s <= 0 and not self._is_probing:
+            if self._open_until_s is not None:
+                left_s = self._open_until_s - self._clock()
+                if left_s > 0 or self._is_probing:
+                    raise Unavailable(
+                        "PostgreSQL does not answer, and new attempts pause for a moment",
+                        hint="try again after retry_after_s",
+                        retry_after_s=round(max(left_s, 0.1), 3),
+                    )
                 self._is_probing = True
-                return
-        raise Unavailable(
-            "PostgreSQL does not answer, and new attempts pause for a moment",
-            hint="try again after retry_after_s",
-            retry_after_s=round(max(left_s, 0.1), 3),
-        )
-
-    def release_probe(self) -> None:
-        """Record an attempt that says nothing about the server: the next caller may try."""
-        with self._lock:
-            self._is_probing = False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_probing = False
 
     def record_success(self) -> None:
         """Record that the server answered: every caller may try again."""

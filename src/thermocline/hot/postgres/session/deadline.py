@@ -69,12 +69,12 @@ class Deadlines:
             with self._changed:
                 self._waiting.discard(deadline)
 
-    def close(self, *, is_forced: bool = False) -> None:
-        """End the thread; with `is_forced`, cut every connection now and every later one."""
+    def close(self, *, force: bool = False) -> None:
+        """End the thread; with `force`, cut every connection now and every later one."""
         with self._changed:
             self._is_closed = True
-            self._is_forced = is_forced
-            if is_forced:
+            self._is_forced = force
+            if force:
                 self._cut_due(_NEVER_S)
             self._changed.notify()
         if self._thread is not None:

@@ -99,10 +99,10 @@ class Pool:
         self._forget_idle(self._era)
         self.breaker.record_success()
 
-    def close(self, *, is_forced: bool = False) -> None:
+    def close(self, *, force: bool = False) -> None:
         """Close every idle connection; those in use are closed when they are returned.
 
-        With `is_forced` those in use are cut: callers that wait on one get a connection error.
+        With `force` those in use are cut: callers that wait on one get a connection error.
         """
         with self._changed:
             self._is_closed = True
@@ -110,7 +110,7 @@ class Pool:
             self._changed.notify_all()
         for held in idle:
             held.connection.close()
-        self._deadlines.close(is_forced=is_forced)
+        self._deadlines.close(force=force)
 
     def run(
         self,
@@ -242,11 +242,8 @@ class Pool:
         An idle connection may have been lost; `first` changes nothing, so another one is tried.
         """
         while True:
-            self.breaker.admit()
-            try:
+            with self.breaker.attempt():
                 begun = self._try_begin(first)
-            finally:
-                self.breaker.release_probe()  # however the attempt ended, the next caller may try
             if begun is not None:
                 return begun
 

@@ -6,32 +6,26 @@ Out:  well-formed `Operation`s; `Written` or an error for each
     {"op": "create", "document": {...}}   {"op": "replace", "id": "a", "document": {...}}
     {"op": "patch", "id": "a", "document": {...}, "if_match": 3}   {"op": "delete", "id": "a"}
 
-- A key is checked by `contract/document/key.py`: text, never null, never empty.
+- A key is checked by `names.py`: text, never null, never empty.
 """
 
 import enum
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
-from thermocline.contract.contract import Contract
-from thermocline.contract.document.key import parse_id
 from thermocline.contract.document.text import decode
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_flag, wrong_kind
+from thermocline.names import parse_id
 
-RECORDS_BYTES_MAX = 64 << 20
 PATCH_NESTING_MAX = 100
 _OPERATION_FIELDS = ("op", "id", "document", "if_match")
 _OPERATION_HINT = 'pass a dict: {"op": "create", "id": "a", "document": {...}}'
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder()
 
 
 class OperationKind(enum.Enum):
@@ -42,14 +36,13 @@ class OperationKind(enum.Enum):
     PATCH = "patched"
     DELETE = "deleted"
 
+    @property
+    def verb(self) -> str:
+        """Its word in a request."""
+        return self.name.lower()
 
-OPERATION_KINDS = {
-    "create": OperationKind.CREATE,
-    "replace": OperationKind.REPLACE,
-    "patch": OperationKind.PATCH,
-    "delete": OperationKind.DELETE,
-}
-"""The kinds of operations, by their words in a request."""
+
+_KINDS = {kind.verb: kind for kind in OperationKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class Operation:
     The document or patch is a JSON value, or JSON text as bytes.
     """
 
-    deed: OperationKind
+    kind: OperationKind
     id: str
     document: Any = None
     if_match: int | None = None
@@ -103,8 +96,7 @@ def new_key() -> str:
     return str(uuid.UUID(int=value & ~(0x3 << 62) | 0x2 << 62))
 
 
-def list_operations(given: Any) -> list[Any]:
-    """Return the caller's operations as a list, not parsed yet."""
+def _list_operations(given: Any) -> list[Any]:
     is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | type)
     if not is_list:
         hint = "pass a list of operations, each an Operation or a dict"
@@ -119,7 +111,7 @@ def parse_operations(given: Any, *, atomic: bool) -> list[Operation | Invalid]:
     """
     check_flag(atomic, "atomic")
     results: list[Operation | Invalid] = []
-    for place, one in enumerate(list_operations(given)):
+    for place, one in enumerate(_list_operations(given)):
         try:
             results.append(one if isinstance(one, Operation) else parse_operation(one))
         except Invalid as error:
@@ -135,18 +127,18 @@ def parse_operation(given: Any) -> Operation:
     if not isinstance(given, Mapping):
         raise wrong_kind("not an operation", _OPERATION_HINT, "operations", given)
     word = given.get("op")
-    if not isinstance(word, str) or word not in OPERATION_KINDS:
-        hint = f"use one of {', '.join(OPERATION_KINDS)}"
+    if not isinstance(word, str) or word not in _KINDS:
+        hint = f"use one of {', '.join(_KINDS)}"
         raise Invalid("unknown operation", hint=hint, op=str(word)[:80])
     unknown = [str(name)[:80] for name in given if name not in _OPERATION_FIELDS]
     if unknown:
         raise Invalid("the operation has unknown fields", hint=_OPERATION_HINT, fields=unknown)
-    deed, key = OPERATION_KINDS[word], given.get("id")
-    if deed is not OperationKind.DELETE and "document" not in given:
+    kind, key = _KINDS[word], given.get("id")
+    if kind is not OperationKind.DELETE and "document" not in given:
         raise Invalid("the operation has no document", hint="send one", op=word)
-    if key is None and deed is OperationKind.CREATE:
+    if key is None and kind is OperationKind.CREATE:
         key = new_key()
-    return Operation(deed, parse_id(key), given.get("document"), given.get("if_match"))
+    return Operation(kind, parse_id(key), given.get("document"), given.get("if_match"))
 
 
 def merge_patch(document: Any, patch: Any, *, depth: int = 0) -> Any:
@@ -167,34 +159,3 @@ def merge_patch(document: Any, patch: Any, *, depth: int = 0) -> Any:
         else:
             made[name] = merge_patch(made.get(name), value, depth=depth + 1)
     return made
-
-
-def split_into_waves(operations: Sequence[Operation]) -> list[list[tuple[int, Operation]]]:
-    """Return the operations with their indexes, split so that no wave has a key twice."""
-    made: list[list[tuple[int, Operation]]] = []
-    seen: set[str] = set()
-    for place, operation in enumerate(operations):
-        if not made or operation.id in seen:
-            made.append([])
-            seen = set()
-        seen.add(operation.id)
-        made[-1].append((place, operation))
-    return made
-
-
-def validate_document(contract: Contract, document: Any) -> dict[str, Any]:
-    """Validate a document and return its canonical form; faster than the contract for plain values.
-
-    Checking each value of a document in Python takes 24 us for 20 attributes. Encoding it as JSON
-    and decoding that takes 4 us; if the result is equal, the text is the document, and contracts
-    check text quickly. Unusual values (NaN, dates, keys that are numbers, 0.1 as a `Decimal`) do
-    not come back equal, and are checked value by value.
-    """
-    if isinstance(document, bytes):
-        return contract.validate_bytes(document)
-    try:
-        data = _encoder.encode(document)
-        is_plain = b"\\u0000" not in data and _decoder.decode(data) == document
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
-        is_plain = False
-    return contract.validate_bytes(data) if is_plain else contract.validate(document)

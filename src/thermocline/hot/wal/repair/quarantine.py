@@ -86,7 +86,7 @@ def is_quarantined(disk: Disk, folder: str, journal_id: bytes, frame: Frame) -> 
             return False
 
 
-def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> list[RejectedFrame]:
+def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, dry_run: bool) -> list[RejectedFrame]:
     """Copy the frames that no table can take into the quarantine, and return them.
 
     When this returns the copies are durable, and a start skips these frames; a dry run changes
@@ -104,7 +104,7 @@ def set_aside(disk: Disk, folder: str, mark_of: MarkOf, *, is_dry_run: bool) -> 
             why = _rejection_reason(frame, marks)
             if why is None or is_quarantined(disk, folder, identity.journal_id, frame):
                 continue
-            if not is_dry_run:
+            if not dry_run:
                 _copy_frame(disk, folder, identity.journal_id, frame)
             found.append(RejectedFrame(header.lsn, header.table_id.hex(), frame.path, why))
         return found

@@ -94,7 +94,7 @@ def repair(
     disk: Disk,
     folder: str,
     *,
-    is_dry_run: bool,
+    dry_run: bool,
     progress: Progress | None = None,
     now_ns: Callable[[], int] = clock.time_ns,
 ) -> JournalRepair:
@@ -104,13 +104,13 @@ def repair(
     `Conflict` while a process holds the journal. `Corruption` when neither a file nor the
     watermark says how far the journal was written. After a crash halfway, repair again.
     """
-    if is_dry_run:
+    if dry_run:
         return _plan_repair(inspect(disk, folder, progress=progress), now_ns)[0]
     require_identity(disk, folder)  # do not create a lock file where there is no journal
     lock = lock_journal(disk, folder, hint="stop that process first, then repair")
     try:
         found = inspect(disk, folder, progress=progress)
-        told, replacements = _plan_repair(found, now_ns)
+        planned, replacements = _plan_repair(found, now_ns)
         if replacements:
             _sync_watermark(disk, folder, found)
         for replacement in replacements:
@@ -118,7 +118,7 @@ def repair(
             _replace_damaged(disk, folder, replacement)
         if replacements:
             _write_watermark(disk, folder, found, _verify_repair(disk, folder))
-        return replace(told, is_dry_run=False)
+        return replace(planned, is_dry_run=False)
     finally:
         with translate_errors(folder):
             lock.release()
@@ -158,8 +158,8 @@ def _plan_repair(
     ]
     rewritten = [replacement.file.path for replacement in replacements]
     torn_bytes = found.torn_bytes if replacements else 0
-    told = JournalRepair(True, tuple(found.damages), tuple(aside), tuple(rewritten), torn_bytes)
-    return told, replacements
+    report = JournalRepair(True, tuple(found.damages), tuple(aside), tuple(rewritten), torn_bytes)
+    return report, replacements
 
 
 def _header_for(found: Inspection, file: InspectedFile, end_before: int | None) -> FileHeader:
@@ -181,8 +181,8 @@ def _pieces_of(
     pieces: list[range | bytes] = []
     while left > 0:
         span = min(left, SPAN_MAX)
-        told = replace(damage, first_lsn=first, last_lsn=first + span - 1)
-        pieces.append(hole_frame(header, told, now_ns()))
+        hole = replace(damage, first_lsn=first, last_lsn=first + span - 1)
+        pieces.append(hole_frame(header, hole, now_ns()))
         first, left = first + span, left - span
     return pieces
 

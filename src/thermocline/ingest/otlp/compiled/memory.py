@@ -68,7 +68,7 @@ class UncommonShape(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SignalPlan:
-    """What the decoding of one signal has of its own.
+    """What is particular to the decoding of one signal.
 
     `item` is the message that has attributes, under the tag `attributes_tag`. `shared_fields` are
     the columns of the entries that `shared_columns` is called with. `decoders` decode the interned

@@ -20,16 +20,13 @@ from thermocline.ingest.otlp.compiled.memory import (
     decode_request,
     number_array,
 )
-from thermocline.ingest.otlp.compiled.numba_support import Bytes
-from thermocline.ingest.otlp.compiled.protobuf_wire import InternTable
-from thermocline.ingest.otlp.compiled.scan_items import METRIC, POINTS, RequestItems
+from thermocline.ingest.otlp.compiled.scan_items import METRIC, POINTS
 from thermocline.ingest.otlp.compiled.scan_metrics import (
     GAUGE,
     INT,
     METRIC_KEY_BYTES,
     PointColumns,
-    new_point_columns,
-    scan_metrics,
+    scan_points,
 )
 from thermocline.ingest.otlp.metrics import (
     SERIES_FACTOR,
@@ -52,11 +49,6 @@ _KINDS = {field.name: field.type for field in METRIC_POINTS.schema}
 def decode_metrics(data: Data, limits: DecodeLimits) -> DecodedRequest | None:
     """Return the rows of a request in the common shape, or None when it has another."""
     return decode_request(_PLAN, data, limits, 0)
-
-
-def _scan(raw: Bytes, table: InternTable, items: RequestItems) -> tuple[int, PointColumns]:
-    columns = new_point_columns(raw.size)
-    return scan_metrics(raw, table, items, columns), columns
 
 
 def _decode_stream(
@@ -127,6 +119,6 @@ _PLAN = SignalPlan(
     POINT_ATTRIBUTES,
     [*ORIGIN_FIELDS, *METRIC_FIELDS],
     {METRIC: _decode_stream},
-    _scan,
+    scan_points,
     _build_batches,
 )

@@ -64,7 +64,13 @@ class PointColumns(NamedTuple):
     exemplars: npt.NDArray[np.int32]
 
 
-def new_point_columns(size_bytes: int) -> PointColumns:
+def scan_points(data: Bytes, table: InternTable, items: RequestItems) -> tuple[int, PointColumns]:
+    """Return the result of `scan_metrics`, and the columns that it has filled."""
+    columns = _new_point_columns(data.size)
+    return scan_metrics(data, table, items, columns), columns
+
+
+def _new_point_columns(size_bytes: int) -> PointColumns:
     """Return columns with room for all points of a request of this many bytes."""
     rows = size_bytes // POINT_BYTES_MIN + 1
     # One array, because the C library returns many to the system and faults their pages in again.

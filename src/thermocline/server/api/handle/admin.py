@@ -87,8 +87,8 @@ def create_tenant(call: ApiRequest) -> response_types.TenantsResponse:
 def config(call: ApiRequest) -> response_types.Config:
     """Return every setting with its value and the origin of the value."""
     settings = call.parts.settings
-    told = [] if settings is None else settings.describe()
-    return response_types.Config([response_types.Setting(**one) for one in told])
+    described = [] if settings is None else settings.describe()
+    return response_types.Config([response_types.Setting(**one) for one in described])
 
 
 def jobs(call: ApiRequest) -> response_types.Jobs:
@@ -97,7 +97,7 @@ def jobs(call: ApiRequest) -> response_types.Jobs:
     now_s = clock.monotonic()
     flushes = []
     for name in lake.tables():
-        hot = lake.hot(lake.table(name).table_id)
+        hot = lake.table(name).hot()
         rows = sum(part.batch.num_rows for part in hot.snapshot().parts)
         since_s = hot.hot_since_s
         hot_s = None if since_s is None else round(now_s - since_s, 3)

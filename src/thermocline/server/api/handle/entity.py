@@ -3,20 +3,22 @@
 In:   a call on a route; documents as bytes, with every digit
 Out:  entities with their versions; when a write is answered, it is durable and visible
 
-- `ETag` is the entity's version; `If-Match` makes a write depend on it, and 412 means it differs.
+- `ETag` is the entity's version, such as `"7"`; `If-Match` makes a write depend on it, and 412
+  means it differs. A well-formed tag that no version can have differs too.
 - An answer that may be out of date says so in a header and in the body, with the instant it is
   true of. That holds for the answer that an entity does not exist, too.
 - `contract/` checks documents and reports every problem at once, each with its pointer.
 """
 
+import re
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
+from starlette.datastructures import Headers
 
 from thermocline.contract.document.text import decode
-from thermocline.entity.table import EntityTable
 from thermocline.error_table import ERROR_TABLE
 from thermocline.errors import (
     Conflict,
@@ -28,31 +30,29 @@ from thermocline.errors import (
 from thermocline.format.instant import format_instant, from_datetime
 from thermocline.hot.postgres.page.page import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
-from thermocline.server.api.handle.schema import exact_json
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.encode import content_type, encode_table
 from thermocline.server.api.http.incoming import decode_body
-from thermocline.server.api.http.preconditions import (
-    etag,
-    is_known,
-    must_be_new,
-    parse_if_match,
-)
 from thermocline.server.api.http.problem import (
     PROBLEM_TYPE,
     problem_bytes,
     problem_of,
     scrub,
 )
-from thermocline.server.api.http.reply import choose_format
+from thermocline.server.api.http.reply import choose_format, exact_json
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
 from thermocline.server.api.types.route import API, ApiRequest, ApiResponse
+
+if TYPE_CHECKING:
+    from thermocline.entity.table import EntityTable
 
 SIGNAL = "entities"
 AS_OF = "Thermocline-As-Of"
 WARNING = "Thermocline-Warning"
 _NOTHING = msgspec.Raw()
+_VERSION = re.compile(r'"(\d{1,18})"')
+_TAG = re.compile(r'(?:W/)?"[^"]*"')
 
 
 class _RawSearch(StrictRequest):
@@ -104,8 +104,8 @@ def read(call: ApiRequest) -> ApiResponse:
 def replace(call: ApiRequest) -> ApiResponse:
     """Replace an entity's document, or create the entity."""
     entities, key = _entities(call), call.path["id"]
-    match = parse_if_match(call.headers, has_star=False)
-    if not must_be_new(call.headers):
+    match = _parse_if_match(call.headers, has_star=False)
+    if not _must_be_new(call.headers):
         return _write_response(call, entities.replace(key, _charge_body(call), match))
     if match is not None:
         hint = "send If-Match or If-None-Match, not both"
@@ -120,14 +120,16 @@ def replace(call: ApiRequest) -> ApiResponse:
 
 def patch(call: ApiRequest) -> ApiResponse:
     """Merge a patch into an entity."""
-    match = parse_if_match(call.headers, has_star=True)
-    return _write_response(call, _entities(call).patch(call.path["id"], _charge_body(call), match))
+    entities, key = _entities(call), call.path["id"]
+    match = _parse_if_match(call.headers, has_star=True)
+    return _write_response(call, entities.patch(key, _charge_body(call), match))
 
 
 def delete(call: ApiRequest) -> ApiResponse:
     """Delete an entity."""
-    match = parse_if_match(call.headers, has_star=True)
-    return _write_response(call, _entities(call).delete(call.path["id"], match))
+    entities, key = _entities(call), call.path["id"]
+    match = _parse_if_match(call.headers, has_star=True)
+    return _write_response(call, entities.delete(key, match))
 
 
 def history(call: ApiRequest) -> ApiResponse:
@@ -163,9 +165,10 @@ def bulk(call: ApiRequest) -> ApiResponse:
 
 def page(call: ApiRequest) -> ApiResponse:
     """Return one page of entities, as the query parameters ask."""
-    asked = call.params
+    entities, asked = _entities(call), call.params
     return _read_page(
         call,
+        entities,
         None if asked.filter is None else asked.filter.encode(),
         sort=_names(asked.sort) or (),
         fields=_names(asked.fields),
@@ -178,9 +181,10 @@ def page(call: ApiRequest) -> ApiResponse:
 
 def search(call: ApiRequest) -> ApiResponse:
     """Return one page of entities, as the body asks."""
-    asked = decode_body(call.body, _RawSearch)
+    entities, asked = _entities(call), decode_body(call.body, _RawSearch)
     return _read_page(
         call,
+        entities,
         bytes(asked.filter),
         sort=asked.sort,
         fields=asked.fields,
@@ -212,13 +216,13 @@ def export(call: ApiRequest) -> ApiResponse:
     if done is None:
         return exact_json(response_types.ExportDone(None))
     as_of = _time(done.as_of)
-    told = response_types.ExportedResponse(
+    exported = response_types.ExportedResponse(
         int(done.version), as_of, done.keys, done.rows, done.changes
     )
-    return exact_json(response_types.ExportDone(told))
+    return exact_json(response_types.ExportDone(exported))
 
 
-def _entities(call: ApiRequest) -> EntityTable:
+def _entities(call: ApiRequest) -> "EntityTable":
     return call.lake.entity(call.path["type"])
 
 
@@ -234,16 +238,13 @@ def _write_response(call: ApiRequest, done: WriteResult) -> ApiResponse:
     call.parts.metrics.count_ingested(SIGNAL, 1, size_bytes)
     headers = {}
     if done.deed is not OperationKind.DELETE:
-        headers["ETag"] = etag(done.ver)
+        headers["ETag"] = _etag(done.ver)
     if done.deed is OperationKind.CREATE:
         place = quote(done.id, safe="")
         headers["Location"] = f"{API}/entities/{call.path['type']}/{place}"
     status = 201 if done.deed is OperationKind.CREATE else 200
-    return exact_json(_written_response(done), status, headers)
-
-
-def _written_response(done: WriteResult) -> response_types.EntityWritten:
-    return response_types.EntityWritten(done.id, done.ver, done.deed.value)
+    answer = response_types.EntityWritten(done.id, done.ver, done.deed.value)
+    return exact_json(answer, status, headers)
 
 
 def _entity_response(
@@ -257,8 +258,8 @@ def _entity_response(
         error = EntityNotFound("no such entity", hint="create it first", **facts)
         problem = problem_of(error, call.request_id)
         return ApiResponse(problem_bytes(problem), problem.status, PROBLEM_TYPE, headers)
-    headers["ETag"] = etag(found.ver)
-    if not warning and is_known(call.headers, found.ver):
+    headers["ETag"] = _etag(found.ver)
+    if not warning and _is_known(call.headers, found.ver):
         return ApiResponse(b"", 304, headers=headers)
     answer = response_types.EntityAnswerResponse(
         found.id,
@@ -296,16 +297,18 @@ def _bulk_result(
     return response_types.BulkResult(status, result.id, result.ver, result.deed.value)
 
 
-def _read_page(call: ApiRequest, condition: bytes | None, **how: Any) -> ApiResponse:
+def _read_page(
+    call: ApiRequest, entities: "EntityTable", condition: bytes | None, **how: Any
+) -> ApiResponse:
     given = None if not condition else decode(condition)
     wanted = None if given is None else parse_filter(given)
-    found = _entities(call).page(wanted, **how)
+    found = entities.page(wanted, **how)
     call.parts.quota.of(call.caller.tenant).check_rows(len(found.entities))
     refs = {
         name: {key: _entity(one) for key, one in held.items()} for name, held in found.refs.items()
     }
-    entities = [_entity(one) for one in found.entities]
-    return exact_json(response_types.EntityPage(entities, found.after, found.total, refs))
+    listed = [_entity(one) for one in found.entities]
+    return exact_json(response_types.EntityPage(listed, found.after, found.total, refs))
 
 
 def _entity(one: StoredEntity) -> response_types.EntityResponse:
@@ -324,3 +327,47 @@ def _time(when: datetime) -> str:
 
 def _number(value: int | None) -> int | None:
     return None if value is None else int(value)
+
+
+# Preconditions in headers
+
+
+def _etag(ver: int) -> str:
+    """Return a version as an entity tag."""
+    return f'"{ver}"'
+
+
+def _parse_if_match(headers: Headers, *, has_star: bool) -> int | None:
+    """Return the version that the entity must have, or None for any version.
+
+    `has_star` says that the method requires an existing entity anyway, so `*` has no effect.
+    """
+    given = ", ".join(headers.getlist("if-match")).strip()
+    if not given or (given == "*" and has_star):
+        return None
+    found = _VERSION.fullmatch(given)
+    if found is not None:
+        return int(found.group(1))
+    if _TAG.fullmatch(given):
+        hint = "read the entity again, then decide"
+        raise PreconditionFailed("the entity has another version", hint=hint, if_match=given[:80])
+    hint = 'send one version as in ETag, such as If-Match: "7"'
+    raise Invalid("If-Match has no valid version", hint=hint, if_match=given[:80])
+
+
+def _is_known(headers: Headers, ver: int) -> bool:
+    """Tell whether the client has this version already."""
+    given = ", ".join(headers.getlist("if-none-match"))
+    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
+    return "*" in tags or _etag(ver) in tags
+
+
+def _must_be_new(headers: Headers) -> bool:
+    """Tell whether the entity must not exist yet; `Invalid` for anything but `*`."""
+    given = ", ".join(headers.getlist("if-none-match")).strip()
+    if not given:
+        return False
+    if given != "*":
+        hint = "send If-None-Match: * to create, If-Match to replace"
+        raise Invalid("If-None-Match of a write is not *", hint=hint)
+    return True

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from thermocline.config import Sync
 from thermocline.format.instant import format_instant
-from thermocline.lake import Lake
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.types.route import ApiRequest
 
@@ -63,12 +62,10 @@ def freshness(call: ApiRequest) -> Freshness:
     sync = Sync.ALWAYS if settings is None else settings.lake.wal.sync
     as_of = format_instant(clock.time_ns())
     names = lake.tables()[:TABLES_MAX]
-    return Freshness(
-        as_of, sync.value, [_table_freshness(lake, lake.table(name)) for name in names]
-    )
+    return Freshness(as_of, sync.value, [_table_freshness(lake.table(name)) for name in names])
 
 
-def _table_freshness(lake: Lake, table: LakeTable) -> TableFreshness:
+def _table_freshness(table: LakeTable) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
     parts = table.snapshot().parts
     state = table.cold.state()
@@ -76,7 +73,7 @@ def _table_freshness(lake: Lake, table: LakeTable) -> TableFreshness:
     column = state.spec.time_column
     hot_ns = [p.times_ns(column)[1] for p in parts if column in p.batch.schema.names]
     newest_ns = max([*hot_ns, *([] if cold_ns is None else [cold_ns])], default=None)
-    since_s = None if table.is_keyed else lake.hot(table.table_id).hot_since_s
+    since_s = None if table.is_keyed else table.hot().hot_since_s
     flushed, compacted = _steps(table)
     return TableFreshness(
         table=table.name,

@@ -9,7 +9,7 @@ Out:  bytes as the engine produces them; a failed answer cannot be mistaken for 
   `/api/v1/queries/{id}`.
 - When the client closes the connection, the query ends within a second, at any stage. A client
   that does not read for `SEND_WAIT_S` counts as disconnected.
-- A query waits in the queue of `query_queue.py` before the engine starts it.
+- A query waits in the queue of the query pool, without a thread, before it runs.
 - With `rows_max` one row more is read, so that a header can say whether there are more rows. An
   answer past the node's limits is an error, never a shorter answer.
 """
@@ -17,9 +17,8 @@ Out:  bytes as the engine produces them; a failed answer cannot be mistaken for 
 import asyncio
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -27,14 +26,14 @@ import pyarrow as pa
 from starlette.types import Receive, Send
 
 from thermocline.errors import (
-    Conflict,
     NotFound,
     Overloaded,
     QueryCancelled,
     QueryTimeout,
     ThermoclineError,
 )
-from thermocline.lake import Lake
+from thermocline.query.worker.pool import QueryPool
+from thermocline.query.worker.running_query import RunningQuery
 from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.parameters import parse_parameters
@@ -45,13 +44,10 @@ from thermocline.server.api.http.problem import (
     scrub,
 )
 from thermocline.server.api.http.reply import choose_format, send_in_time
-from thermocline.server.api.query_queue import QUERY_WAIT_S, QueryTurn
-from thermocline.server.api.running_queries import RunningQuery
 from thermocline.server.api.types.response_types import Queries, QueryState
 from thermocline.server.api.types.route import ApiRequest
 
 SETTLE_WAIT_S = 15.0
-CANCEL_POLL_S = 0.2
 ANSWER_BYTES_MAX = 4 << 30
 KEPT_BYTES_MAX = 128 << 20
 PART_ROWS_MAX = 16_384
@@ -66,117 +62,89 @@ async def query(call: ApiRequest, send: Send) -> None:
         hint = "use HTTP/1.1: with HTTP/1.0 a client cannot detect a truncated answer"
         raise HttpStatusError("a streamed answer needs HTTP/1.1", status=400, hint=hint)
     form = choose_format(call, call.body.format)
-    one = RunningQuery(call.caller.tenant, call.body.query_id or uuid.uuid4().hex)
-    gone = asyncio.ensure_future(_wait_for_disconnect(call.receive))
-    error: BaseException | None = None
-    with ExitStack() as held:
-        held.callback(gone.cancel)
-        held.enter_context(call.parts.quota.count_query(call.caller.tenant))
-        if not call.parts.running.add(one):
-            hint = "choose another id, or wait until that query ends"
-            raise Conflict("a query of this id is running", hint=hint, query_id=one.query_id)
-        answering = _QueryAnswer(call, one, form, gone)
+    pool = call.parts.node.query_pool
+    with call.parts.quota.of(call.caller.tenant).count_query():
+        admitted = pool.queue.admit(call.body.query_id, call.caller.tenant)
+        answering = _QueryAnswer(call, pool, admitted, form)
+        error: BaseException | None = None
         try:
-            turn = call.parts.turns.request_turn()
-            held.callback(call.parts.turns.release_turn, turn)
-            await answering.wait_for_turn(turn)
+            await answering.wait_for_turn()
             await answering.run(send)
         except BaseException as caught:
             error = caught
             raise
         finally:
-            _record_end(call, one, error or answering.error)
+            await answering.close()
+            _record_end(call, admitted, error or answering.error)
 
 
 def _record_end(call: ApiRequest, one: RunningQuery, error: BaseException | None) -> None:
     """Count a query's outcome, and keep its error for `GET /api/v1/queries/{id}`."""
-    if isinstance(error, ThermoclineError):
-        _add_query_id(error, one)
-    is_told = isinstance(error, Exception) and not isinstance(error, ClientGone)
-    told = problem_of(error, call.request_id) if is_told and error is not None else None
-    call.parts.running.remove(one, told)
-    call.parts.metrics.count_query(_outcome(error), time.monotonic() - one.started_s)
-
-
-def _outcome(error: BaseException | None) -> str:
-    if error is None:
-        return "ok"
+    outcome, failed = "ok", None
+    seconds = time.monotonic() - one.started_s
     if isinstance(error, ClientGone | asyncio.CancelledError):
-        return "gone"
-    kinds = {QueryTimeout: "timeout", Overloaded: "overloaded", QueryCancelled: "cancelled"}
-    return next((told for kind, told in kinds.items() if isinstance(error, kind)), "error")
-
-
-def _add_query_id(error: ThermoclineError, one: RunningQuery) -> None:
-    """Replace the engine's query id in an error by the client's."""
-    error.facts["query_id"] = one.query_id
+        outcome = "gone"
+    elif error is not None:
+        kinds = {QueryTimeout: "timeout", Overloaded: "overloaded", QueryCancelled: "cancelled"}
+        outcome = next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")
+    if isinstance(error, ThermoclineError):
+        error.facts["query_id"] = one.query_id
+    if isinstance(error, Exception) and not isinstance(error, ClientGone):
+        problem = problem_of(error, call.request_id)
+        failed = QueryState(one.query_id, "failed", round(seconds, 3), problem)
+    call.parts.failed_queries.record_end(one.tenant, one.query_id, failed)
+    call.parts.metrics.count_query(outcome, seconds)
 
 
 class _QueryAnswer:
     """Streams one answer from the engine, through an encoder, to a client that may disconnect."""
 
     def __init__(
-        self, call: ApiRequest, one: RunningQuery, form: str, gone: "asyncio.Future[None]"
+        self, call: ApiRequest, pool: QueryPool, admitted: RunningQuery, form: str
     ) -> None:
         self._call = call
-        self._query = one
+        self._pool = pool
+        self._query = admitted
         self._form = form
-        self._gone = gone
-        self._lake: Lake | None = None
-        self._answer: Any = None
+        self._gone = asyncio.ensure_future(_wait_for_disconnect(call.receive))
         self._doing: asyncio.Future[Any] | None = None
+        self.is_truncated: bool | None = None
         self.error: BaseException | None = None
 
-    async def wait_for_turn(self, turn: QueryTurn) -> None:
-        """Wait until the query may run; `Overloaded` when that takes too long."""
-        until_s = time.monotonic() + QUERY_WAIT_S
-        both: set[asyncio.Future[Any]] = {turn, self._gone}
-        while not turn.done():
-            await asyncio.wait(both, timeout=CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._gone.done():
-                raise ClientGone
-            if self._query.is_cancelled:
-                hint = "a client cancelled the query; run it again"
-                raise QueryCancelled("the query was cancelled", hint=hint)
-            if time.monotonic() > until_s and not turn.done():
-                raise self._call.parts.turns.busy_error()
+    async def wait_for_turn(self) -> None:
+        """Wait until the query may run; raises the error when it is cancelled or waits too long."""
+        turn = asyncio.wrap_future(self._query.turn)
+        await asyncio.wait({turn, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            turn.cancel()
+            raise ClientGone
+        await turn
 
     async def run(self, send: Send) -> None:
         """Send the answer; raise an error that occurs before its first byte."""
-        try:
-            body, head = await self._run_while_connected(self._begin)
-            first = await self._run_while_connected(lambda: next(body, b""))
-            headers = await self._headers(head)
-            await self._send(
-                send, {"type": "http.response.start", "status": 200, "headers": headers}
-            )
-            await self._stream(send, body, head, first)
-        finally:
-            await self._close_answer()
+        body, encoder = await self._run_while_connected(self._begin)
+        first = await self._run_while_connected(lambda: next(body, b""))
+        headers = self._headers(encoder)
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
+        await self._stream(send, body, encoder, first)
 
     def _begin(self) -> tuple[Iterator[bytes], Encoder]:
         body = self._call.body
-        self._lake = self._call.lake
-        self._answer = self._lake.answer(
+        answer = self._pool.run(
+            self._query,
             body.sql,
             parse_parameters(body.params),
-            timeout_s=body.timeout_s,
-            query_id=self._query.engine_id,
-            mode=body.mode,
+            self._call.lake.references(body.mode),
+            body.timeout_s,
         )
-        if self._gone.done():  # the client left while the query waited for a worker
-            self._answer.close()
-        self.is_truncated: bool | None = None
-        batches = iter(self._answer)
+        batches: Iterator[pa.RecordBatch] = iter(answer)
         if body.rows_max is not None:
             kept, self.is_truncated = _read_first_rows(batches, body.rows_max)
             batches = iter(kept)
-        report = asdict(self._answer.report)
+        report = asdict(answer.report)
         for one in report["tables"].values():
             one["warning"] = scrub(one["warning"])
-        encoder = ENCODERS[self._form](
-            self._answer.schema, AnswerInfo(self._query.query_id, report)
-        )
+        encoder = ENCODERS[self._form](answer.schema, AnswerInfo(self._query.query_id, report))
         return self._encode(encoder, batches), encoder
 
     def _encode(self, encoder: Encoder, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
@@ -197,7 +165,7 @@ class _QueryAnswer:
                     yield part
         yield pending + encoder.end(is_truncated=bool(self.is_truncated))
 
-    async def _headers(self, encoder: Encoder) -> list[tuple[bytes, bytes]]:
+    def _headers(self, encoder: Encoder) -> list[tuple[bytes, bytes]]:
         report = json.dumps(encoder.about.report, separators=(",", ":")).encode()  # ASCII alone
         if len(report) > REPORT_HEADER_BYTES_MAX:
             report = b'{"tables_left_off":%d}' % len(encoder.about.report["tables"])
@@ -231,7 +199,7 @@ class _QueryAnswer:
     async def _send_error(self, send: Send, encoder: Encoder, error: Exception) -> None:
         request_id = self._call.request_id
         if isinstance(error, ThermoclineError):
-            _add_query_id(error, self._query)
+            error.facts["query_id"] = self._query.query_id
         else:
             kind = type(error).__name__
             self._call.parts.log.event(
@@ -245,41 +213,29 @@ class _QueryAnswer:
     async def _run_while_connected(self, work: Callable[[], Result]) -> Result:
         """Run work on a thread; if the client disconnects first, end the query."""
         doing = self._doing = self._call.parts.reading.start(work)
-        both: set[asyncio.Future[Any]] = {doing, self._gone}
-        while not (doing.done() or self._gone.done()):
-            await asyncio.wait(both, timeout=CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._query.is_cancelled:
-                self._cancel()
+        await asyncio.wait({doing, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         if not self._gone.done():
             return await doing
-        await self._cancel_until_done(doing)
+        await self._cancel()
         raise ClientGone
 
-    async def _cancel_until_done(self, doing: "asyncio.Future[Any]") -> None:
-        """Cancel the query repeatedly, until the thread that waits for it is done."""
-        until_s = time.monotonic() + SETTLE_WAIT_S
-        while not doing.done() and time.monotonic() < until_s:
-            self._cancel()
-            await asyncio.wait({doing}, timeout=0.05)
-
-    def _cancel(self) -> None:
-        if self._lake is not None:
-            self._lake.cancel(self._query.engine_id)
+    async def _cancel(self) -> None:
+        """Cancel the query, and wait for the thread that reads its answer."""
+        if self._doing is not None and not self._doing.done():
+            self._pool.queue.cancel(self._query.query_id, self._query.tenant)
+            await asyncio.wait({self._doing}, timeout=SETTLE_WAIT_S)
 
     async def _send(self, send: Send, message: Any) -> None:
         await send_in_time(send, message)
         if self._gone.done():
             raise ClientGone
 
-    async def _close_answer(self) -> None:
-        if self._doing is not None and not self._doing.done():  # the server stops
-            await self._cancel_until_done(self._doing)
-            if not self._doing.done():
-                return  # the thread still reads the answer, and ends the query when it is done
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
-            with suppress(ThermoclineError):
-                await self._call.parts.reading.run(answer.close)
+    async def close(self) -> None:
+        """End the query. A thread that still reads its answer ends it when it is done."""
+        self._gone.cancel()
+        await self._cancel()  # the server may stop while a thread reads
+        if self._doing is None or self._doing.done():
+            self._pool.queue.leave(self._query)
 
 
 def _body_message(data: bytes, *, is_last: bool) -> dict[str, Any]:
@@ -324,29 +280,32 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def queries(call: ApiRequest) -> Queries:
-    """Return the tenant's running queries."""
-    return Queries([one.state() for one in call.parts.running.all(call.caller.tenant)])
+    """Return the tenant's queued and running queries."""
+    found = call.parts.node.query_pool.queue.of_tenant(call.caller.tenant)
+    return Queries([_running_state(one) for one in found])
 
 
 def query_state(call: ApiRequest) -> QueryState:
     """Return a query's state; `NotFound` when it has ended without an error."""
-    return _find_query(call).state()
+    tenant, query_id = call.caller.tenant, call.path["query_id"]
+    running = call.parts.node.query_pool.queue.find(query_id, tenant)
+    if running is not None:
+        return _running_state(running)
+    failed = call.parts.failed_queries.find(tenant, query_id)
+    if failed is None:
+        raise _not_running()
+    return failed
 
 
 def cancel(call: ApiRequest) -> None:
     """Cancel a running or queued query."""
-    one = _find_query(call)
-    if one.error is not None:
+    queue = call.parts.node.query_pool.queue
+    if not queue.cancel(call.path["query_id"], call.caller.tenant):
         raise _not_running()
-    one.is_cancelled = True
-    call.lake.cancel(one.engine_id)
 
 
-def _find_query(call: ApiRequest) -> RunningQuery:
-    one = call.parts.running.find(call.caller.tenant, call.path["query_id"])
-    if one is None:
-        raise _not_running()
-    return one
+def _running_state(one: RunningQuery) -> QueryState:
+    return QueryState(one.query_id, "running", round(time.monotonic() - one.started_s, 3))
 
 
 def _not_running() -> NotFound:

@@ -11,19 +11,15 @@ from typing import Any
 
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.canonical import json_form
-from thermocline.contract.document.text import decode, encode_text
+from thermocline.contract.document.text import decode
 from thermocline.contract.evolve.compatible import evolve_contract
 from thermocline.contract.evolve.difference import diff_documents
 from thermocline.contract.schema.register import parse_contract
 from thermocline.contract.tool import tool_schema
 from thermocline.errors import Invalid, NotFound
+from thermocline.server.api.http.reply import exact_json
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.route import ApiRequest, ApiResponse
-
-
-def exact_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ApiResponse:
-    """Encode an answer so that its numbers keep all digits."""
-    return ApiResponse(encode_text(value).encode(), status, headers=headers or {})
 
 
 def types(call: ApiRequest) -> response_types.EntityTypesResponse:
@@ -80,14 +76,14 @@ def check(call: ApiRequest) -> ApiResponse:
         problems = error.facts["problems"]
     changes = [] if before is None else diff_documents(before.document, document)
     registered = None if before is None else before.version
-    told = [change.as_json() for change in changes]
-    return exact_json(response_types.CheckedResponse(not problems, registered, problems, told))
+    listed = [change.as_json() for change in changes]
+    return exact_json(response_types.CheckedResponse(not problems, registered, problems, listed))
 
 
 def _document(call: ApiRequest) -> Any:
     document = json_form(decode(call.body))
     if not isinstance(document, dict):
-        raise Invalid("a contract is a JSON object", hint="send a JSON Schema")
+        raise Invalid("the contract is not a JSON object", hint="send a JSON Schema")
     return document
 
 

@@ -29,9 +29,8 @@ from starlette.types import Scope as AsgiScope
 
 from thermocline.config import NodeSettings
 from thermocline.errors import Forbidden, NotFound, ThermoclineError
-from thermocline.node import Node
 from thermocline.server.access.audit import Audit
-from thermocline.server.access.guard import ANONYMOUS, Caller, Guard
+from thermocline.server.access.guard import ANONYMOUS, Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
 from thermocline.server.access.quota import Quotas
 from thermocline.server.api.context import ApiContext
@@ -67,7 +66,7 @@ _SAFE_HEADERS = {
 
 
 def make_app(
-    node: Node | None,
+    gateway: NodeGateway,
     guard: Guard,
     quota: Quotas,
     metrics: Metrics,
@@ -81,16 +80,16 @@ def make_app(
 ) -> Starlette:
     """Return the application. Its parts are in `app.state.parts`.
 
-    Without a node it answers only health, until `app.state.parts.held` is set. `hosts` are the
-    host names it answers to while the node has no key; with keys it answers to any name.
+    Until the gateway has a node it answers only health. `hosts` are the host names it answers to
+    while the node has no key; with keys it answers to any name.
     """
     parts = ApiContext(
-        node,
+        gateway,
         guard,
         quota,
         metrics,
         log,
-        health=health or _new_health(node),
+        health=health or Health(),
         settings=settings,
         audit=audit,
         room=room or MemoryBudget(),
@@ -125,13 +124,6 @@ class _PathRoute(StarletteRoute):
         await self.app(scope, receive, send)
 
 
-def _new_health(node: Node | None) -> Health:
-    health = Health()
-    if node is not None:
-        health.report_started(node)
-    return health
-
-
 class _RequestMiddleware:
     """The middleware of every request: its id, headers, host check and metrics."""
 
@@ -159,10 +151,10 @@ class _RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                told = MutableHeaders(scope=message)
-                told["X-Request-Id"] = request_id
+                response_headers = MutableHeaders(scope=message)
+                response_headers["X-Request-Id"] = request_id
                 for name, value in _SAFE_HEADERS.items():
-                    told.setdefault(name, value)
+                    response_headers.setdefault(name, value)
             await send(message)
 
         try:

@@ -97,8 +97,8 @@ class _Json(Encoder):
         return (b"\n" if is_first else b",\n") + lines if lines else b""
 
     def end(self, *, is_truncated: bool = False) -> bytes:
-        told = {"row_count": self.row_count, "is_truncated": is_truncated}
-        return b"\n]," + as_json(told)[1:] + b"\n"
+        trailer = {"row_count": self.row_count, "is_truncated": is_truncated}
+        return b"\n]," + as_json(trailer)[1:] + b"\n"
 
     def error(self, problem: bytes) -> bytes:
         return b'\n],"error":' + problem  # no closing brace: a parser must refuse the body
@@ -161,10 +161,15 @@ class _ByteSink:
 
 
 class _Arrow(Encoder):
+    """Arrow's stream; a subclass opens another writer of pyarrow."""
+
     def head(self) -> bytes:
         self._sink = _ByteSink()
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), self.schema)
+        self._writer = self._open_writer(pa.PythonFile(self._sink, "w"))
         return self._sink.drain()
+
+    def _open_writer(self, file: pa.PythonFile) -> Any:
+        return pa.ipc.new_stream(file, self.schema)
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         self._writer.write_batch(batch)
@@ -175,30 +180,18 @@ class _Arrow(Encoder):
         return self._sink.drain()
 
 
-class _Parquet(Encoder):
-    def head(self) -> bytes:
+class _Parquet(_Arrow):
+    def _open_writer(self, file: pa.PythonFile) -> Any:
         import pyarrow.parquet as pq
 
-        self._sink = _ByteSink()
         try:
-            self._writer = pq.ParquetWriter(
-                pa.PythonFile(self._sink, "w"), self.schema, compression="zstd"
-            )
+            return pq.ParquetWriter(file, self.schema, compression="zstd")
         except pa.ArrowNotImplementedError as error:
             raise Invalid(
                 "Parquet cannot hold a type of this answer",
                 hint="cast the column, or ask for Arrow or CSV",
                 why=str(error).splitlines()[0],
             ) from error
-        return self._sink.drain()
-
-    def rows(self, batch: pa.RecordBatch) -> bytes:
-        self._writer.write_batch(batch)
-        return self._sink.drain()
-
-    def end(self, *, is_truncated: bool = False) -> bytes:  # noqa: ARG002
-        self._writer.close()
-        return self._sink.drain()
 
 
 ENCODERS: Mapping[str, Callable[[pa.Schema, AnswerInfo], Encoder]] = {

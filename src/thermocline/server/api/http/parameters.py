@@ -22,10 +22,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import PARAMETER_DEPTH_MAX
 from thermocline.format.instant import parse_exact
 
 VALUES_MAX = 10_000
-DEPTH_MAX = 32
 
 
 def parse_parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
@@ -41,7 +41,7 @@ def parse_parameters(given: list[Any] | dict[str, Any] | None) -> list[Any] | di
 
 
 def _parse_value(value: Any, name: str, depth: int = 0) -> Any:
-    if depth > DEPTH_MAX:
+    if depth > PARAMETER_DEPTH_MAX:
         raise Invalid("a parameter is nested too deeply", hint="flatten it", parameter=name)
     if isinstance(value, list):
         return [_parse_value(one, name, depth + 1) for one in value]

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from starlette.types import Message, Send
 
+from thermocline.contract.document.text import encode_text
 from thermocline.server.api.http.encode import (
     MEDIA_TYPES,
     content_type,
@@ -58,11 +59,16 @@ def encode_answer(call: ApiRequest, value: Any) -> ApiResponse:
         call.parts.quota.of(call.caller.tenant).check_rows(value.rows.num_rows)
         form = choose_format(call)
         data = encode_table(value.rows, form, is_truncated=value.is_truncated)
-        told = {TRUNCATED: "true" if value.is_truncated else "false"}
-        return ApiResponse(data, call.route.status, content_type(form), told)
+        response_headers = {TRUNCATED: "true" if value.is_truncated else "false"}
+        return ApiResponse(data, call.route.status, content_type(form), response_headers)
     if value is None:
         return ApiResponse(b"", 204)
     return ApiResponse(msgspec.json.encode(value), call.route.status)
+
+
+def exact_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ApiResponse:
+    """Encode an answer so that its numbers keep all digits."""
+    return ApiResponse(encode_text(value).encode(), status, headers=headers or {})
 
 
 async def send_answer(send: Send, done: ApiResponse) -> None:
@@ -75,8 +81,8 @@ async def send_problem(
 ) -> int:
     """Send an error, and return its status."""
     problem = problem_of(error, request_id)
-    told = problem_headers(error, problem) | (headers or {})
-    await _send(send, problem.status, problem_bytes(problem), PROBLEM_TYPE, told)
+    response_headers = problem_headers(error, problem) | (headers or {})
+    await _send(send, problem.status, problem_bytes(problem), PROBLEM_TYPE, response_headers)
     return problem.status
 
 
@@ -105,4 +111,12 @@ async def send_in_time(send: Send, message: Message) -> None:
         raise ClientGone from error
 
 
-__all__ = ["JSON", "choose_format", "encode_answer", "send_answer", "send_in_time", "send_problem"]
+__all__ = [
+    "JSON",
+    "choose_format",
+    "encode_answer",
+    "exact_json",
+    "send_answer",
+    "send_in_time",
+    "send_problem",
+]

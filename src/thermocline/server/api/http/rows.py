@@ -154,7 +154,7 @@ def _without_decimals(value: Any) -> Any:
 
 
 def locate_refused_row(found: JsonRows, table: Any) -> dict[str, int]:
-    """Return the position of the first row that is refused on its own; empty if there is none."""
+    """Return the position of the first row that is refused alone; empty if there is none."""
     state = table.cold.state()
     for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
         if row.get(state.spec.time_column) is None:

@@ -111,16 +111,16 @@ def _types(route: ApiRoute) -> list[Any]:
 def _operation(
     route: ApiRoute, schemas: dict[Any, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "x-scope": route.scope,
         "security": [] if route.scope is None else [{"key": []}],
     }
     if route.is_operator_only:
-        told["x-operator-only"] = True
+        operation["x-operator-only"] = True
     if route.description:
-        told["description"] = route.description
+        operation["description"] = route.description
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in _PARAMETER.findall(route.path)
@@ -130,16 +130,16 @@ def _operation(
         {"name": name, "in": "header", **ASKED_HEADERS[name]} for name in route.request_headers
     ]
     if parameters:
-        told["parameters"] = parameters
+        operation["parameters"] = parameters
     if route.body is not None:
         schema = schemas.get(route.body, OBJECT)
         content = {media: {"schema": schema} for media in route.body_types}
-        told["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": True, "content": content}
     elif route.stream is not None:
         content = {media: {"schema": _media_schema(media, ANY_ROWS)} for media in route.body_types}
-        told["requestBody"] = {"required": True, "content": content}
-    told["responses"] = _responses(route, schemas)
-    return told
+        operation["requestBody"] = {"required": True, "content": content}
+    operation["responses"] = _responses(route, schemas)
+    return operation
 
 
 def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -172,19 +172,19 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     errors |= {401, 403} if route.scope is not None else set()
     errors |= {413, 415} if route.body is not None else set()
     problem = {PROBLEM_TYPE: {"schema": schemas[ProblemResponse]}}
-    told = {str(route.status): good}
+    responses = {str(route.status): good}
     if 304 in errors:
         errors.remove(304)
-        told["304"] = {"description": "the client has this version already"}
+        responses["304"] = {"description": "the client has this version already"}
     if 201 in errors:
         errors.remove(201)
-        told["201"] = good
+        responses["201"] = good
     for status in sorted(errors):
-        told[str(status)] = {"description": TITLES[status], "content": problem}
+        responses[str(status)] = {"description": TITLES[status], "content": problem}
     if route.path.startswith("/health/"):
-        told["503"] = {"description": "the check fails", "content": {JSON: {"schema": OBJECT}}}
-    told["default"] = {"description": "an error", "content": problem}
-    return told
+        responses["503"] = {"description": "the check fails", "content": {JSON: {"schema": OBJECT}}}
+    responses["default"] = {"description": "an error", "content": problem}
+    return responses
 
 
 def _media_schema(media: str, schema: Any) -> Any:

@@ -2,20 +2,42 @@
 
 In:   the handler functions
 Out:  `ROUTES`, which the router, the guard and the OpenAPI document use
+
+- `bulk`, `search`, `scan` and `export` below a type are reserved for POST only; with other methods
+  they address entities with those ids. `GET .../schema` returns the contract, so an entity with id
+  `schema` is only reachable through search.
+- The libraries of entities are loaded when a request needs them: a node without entities serves
+  without them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
-from thermocline.server.api.handle import admin, page, query, table, table_writes
+from thermocline.server.api.handle import (
+    admin,
+    blocks,
+    console,
+    entity,
+    freshness,
+    page,
+    query,
+    table,
+    table_writes,
+)
 from thermocline.server.api.types import request_types, response_types
-from thermocline.server.api.types.route import API, EVERY_FORMAT, ApiRoute
-from thermocline.server.api.types.routes_console import console_routes
-from thermocline.server.api.types.routes_entity import contract_routes, entity_routes
+from thermocline.server.api.types.route import API, EVERY_FORMAT, JSON, ApiRequest, ApiRoute
+from thermocline.server.console.asset import MEDIA_TYPES
 from thermocline.server.observe.metrics import CONTENT_TYPE
 
 TABLE = f"{API}/tables/{{name}}"
 ROW_WAIT = "When the answer arrives, the change is durable and visible to every later query."
+ENTITIES = f"{API}/entities"
+TYPE = f"{ENTITIES}/{{type}}"
+ENTITY = f"{TYPE}/{{id}}"
+MERGE_PATCH = "application/merge-patch+json"
+WRITTEN = "When the answer arrives, the write is durable and visible to every later read."
+WORTH = ("Thermocline-As-Of", "Thermocline-Warning")
 
 
 def _query_routes() -> Iterator[ApiRoute]:
@@ -203,6 +225,204 @@ def _change_routes() -> Iterator[ApiRoute]:
         )
 
 
+def _lazy_handler(name: str) -> Callable[[ApiRequest], Any]:
+    """Return a handler of contracts that is imported at its first call."""
+
+    def run(call: ApiRequest) -> Any:
+        _ = call.lake.entities  # `Invalid` if the lake has no PostgreSQL
+        return getattr(import_module("thermocline.server.api.handle.schema"), name)(call)
+
+    return run
+
+
+def _contract_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "GET",
+        ENTITIES,
+        "query",
+        "entity_types",
+        "List the entity types",
+        response_types.EntityTypesResponse,
+        run=_lazy_handler("types"),
+        errors=(503,),
+    )
+    looks: tuple[tuple[str, str, str, str, Any, type], ...] = (
+        ("", "contract", "Return a version of a type's contract", "contract",
+         response_types.ContractResponse, request_types.VersionParams),
+        ("/versions", "contract_versions", "List every version of a contract", "versions",
+         response_types.Contracts, request_types.NoParams),
+        ("/tool", "contract_tool", "Return a contract as a tool for language models", "tool",
+         dict, request_types.ToolParams),
+    )  # fmt: skip
+    for path, name, summary, run, answer, asked in looks:
+        yield ApiRoute(
+            "GET",
+            f"{TYPE}/schema{path}",
+            "query",
+            name,
+            summary,
+            answer,
+            run=_lazy_handler(run),
+            params_type=asked,
+            errors=(404, 503),
+        )
+    changes: tuple[tuple[str, str, str, str, Any, str], ...] = (
+        ("", "register", "Register a contract, or its next version", "register",
+         response_types.ContractResponse, "admin"),
+        ("/check", "check_contract", "Tell what registering a contract would do", "check",
+         response_types.CheckedResponse, "query"),
+    )  # fmt: skip
+    for path, name, summary, run, answer, scope in changes:
+        yield ApiRoute(
+            "POST",
+            f"{TYPE}/schema{path}",
+            scope,
+            name,
+            summary,
+            answer,
+            run=_lazy_handler(run),
+            body=dict,
+            is_raw=True,
+            errors=(409, 429, 503),
+            description="The body is a JSON Schema, draft 2020-12. A refusal has `problems`, each "
+            "with its `pointer` and `reason`.",
+        )
+
+
+def _collection_routes() -> Iterator[ApiRoute]:
+    page = "Read one page of entities: filter, sort, fields, references"
+    reading: dict[str, Any] = {"errors": (404, 429, 501, 503)}
+    yield ApiRoute(
+        "GET", TYPE, "query", "entity_page", page, response_types.EntityPage,
+        run=entity.page,
+        params_type=request_types.PageParams, **reading,
+    )  # fmt: skip
+    yield ApiRoute(
+        "POST", f"{TYPE}/search", "query", "entity_search", page, response_types.EntityPage,
+        run=entity.search, body=request_types.SearchRequest, is_raw=True,
+        **reading,
+    )  # fmt: skip
+    yield ApiRoute(
+        "POST",
+        f"{TYPE}/scan",
+        "query",
+        "entity_scan",
+        "Read all rows of a type; an inexact answer says so",
+        response_types.RowsResponse,
+        run=entity.scan,
+        body=request_types.ScanRequest,
+        forms=EVERY_FORMAT,
+        errors=(404, 406, 429, 503),
+        headers=(*WORTH, "Thermocline-Version"),
+    )
+    yield ApiRoute(
+        "POST",
+        f"{TYPE}/bulk",
+        "ingest",
+        "entity_bulk",
+        "Write many entities: all or none, or each independently",
+        response_types.BulkDone,
+        run=entity.bulk,
+        body=request_types.BulkRequest,
+        is_raw=True,
+        errors=(404, 409, 412, 429, 503),
+        description=f"{WRITTEN} With `atomic` a failure names its `item` and nothing is done.",
+    )
+    yield ApiRoute(
+        "POST",
+        f"{TYPE}/export",
+        "admin",
+        "entity_export",
+        "Export every committed change into the lake",
+        response_types.ExportDone,
+        run=entity.export,
+        errors=(404, 409, 503),
+    )
+
+
+def _entity_read_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "GET",
+        ENTITY,
+        "query",
+        "entity",
+        "Read an entity, now or as it was",
+        response_types.EntityAnswerResponse,
+        run=entity.read,
+        params_type=request_types.EntityParams,
+        errors=(304, 404, 503),
+        headers=("ETag", *WORTH),
+        request_headers=("If-None-Match",),
+    )
+    yield ApiRoute(
+        "GET",
+        f"{ENTITY}/history",
+        "query",
+        "entity_history",
+        "List an entity's revisions: at each export, and now",
+        response_types.Revisions,
+        run=entity.history,
+        errors=(404, 503),
+    )
+
+
+def _entity_write_routes() -> Iterator[ApiRoute]:
+    writing: dict[str, Any] = {"is_raw": True, "body": dict, "description": WRITTEN}
+    yield ApiRoute(
+        "POST",
+        TYPE,
+        "ingest",
+        "entity_create",
+        "Create an entity",
+        response_types.EntityWritten,
+        run=entity.create,
+        params_type=request_types.CreateParams,
+        status=201,
+        errors=(404, 409, 429, 503),
+        headers=("ETag", "Location"),
+        **writing,
+    )
+    yield ApiRoute(
+        "PUT",
+        ENTITY,
+        "ingest",
+        "entity_replace",
+        "Replace an entity's document, or create the entity",
+        response_types.EntityWritten,
+        run=entity.replace,
+        errors=(201, 404, 409, 412, 429, 503),
+        headers=("ETag",),
+        request_headers=("If-Match", "If-None-Match"),
+        **writing,
+    )
+    yield ApiRoute(
+        "PATCH",
+        ENTITY,
+        "ingest",
+        "entity_patch",
+        "Merge a patch (RFC 7386) into an entity",
+        response_types.EntityWritten,
+        run=entity.patch,
+        body_types=(MERGE_PATCH, JSON),
+        errors=(404, 409, 412, 429, 503),
+        headers=("ETag",),
+        request_headers=("If-Match",),
+        **writing,
+    )
+    yield ApiRoute(
+        "DELETE",
+        ENTITY,
+        "ingest",
+        "entity_delete",
+        "Delete an entity",
+        response_types.EntityWritten,
+        run=entity.delete,
+        errors=(404, 409, 412, 429, 503),
+        request_headers=("If-Match",),
+        description=WRITTEN,
+    )
+
+
 def _admin_routes() -> Iterator[ApiRoute]:
     admin_only: dict[str, Any] = {"is_operator_only": True}
     rows: tuple[tuple[str, str, str, str, Any, Any, dict[str, Any]], ...] = (
@@ -249,6 +469,63 @@ def _admin_routes() -> Iterator[ApiRoute]:
     )
 
 
+def _console_routes() -> Iterator[ApiRoute]:
+    """Yield the routes of the console: its files, and data that no other client needs."""
+    yield ApiRoute(
+        "GET",
+        "/",
+        None,
+        "console",
+        "The console",
+        bytes,
+        run=console.page,
+        forms=("text/html",),
+        errors=(304,),
+    )
+    yield ApiRoute(
+        "GET",
+        "/console/{file}",
+        None,
+        "console_file",
+        "A file of the console",
+        bytes,
+        run=console.file,
+        forms=MEDIA_TYPES,
+        errors=(304, 404),
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/words",
+        "query",
+        "words",
+        "List the tables, columns and functions that a query may name",
+        console.Words,
+        run=console.words,
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/freshness",
+        "query",
+        "freshness",
+        "Tell how fresh each table is, stage by stage",
+        freshness.Freshness,
+        run=freshness.freshness,
+        params_type=request_types.NoParams,
+        errors=(503,),
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/tables/{{name}}/blocks",
+        "query",
+        "blocks",
+        "Tell coverage as blocks, entity by time: held, missing, unflushed",
+        blocks.Blocks,
+        run=blocks.blocks,
+        params_type=blocks.BlocksParams,
+        errors=(404, 503),
+    )
+
+
 def _public_routes() -> Iterator[ApiRoute]:
     """Yield the routes without a scope: they disclose no tenant's data."""
     for name, summary, run in (
@@ -282,9 +559,11 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_query_routes(),
     *_table_routes(),
     *_change_routes(),
-    *contract_routes(),
-    *entity_routes(),
+    *_contract_routes(),
+    *_collection_routes(),
+    *_entity_read_routes(),
+    *_entity_write_routes(),
     *_admin_routes(),
-    *console_routes(),
+    *_console_routes(),
     *_public_routes(),
 )
