@@ -94,7 +94,7 @@ class ClientEntityTable(EntityInterface):
     # Writing.
 
     def write_one(self, operation: Operation) -> WriteResult:
-        """Run one operation, in a request of its own."""
+        """Run one operation, in a separate request."""
         method, media = _REQUESTS[operation.kind]
         is_new = operation.kind is OperationKind.CREATE
         path = self._path if is_new else self._address(operation.id)
