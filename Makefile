@@ -89,6 +89,7 @@ bench: $(READY)
 	$(BIN)/python bench/compact.py
 	$(BIN)/python bench/rollup.py
 	$(BIN)/python bench/export.py
+	$(BIN)/python bench/growth.py
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

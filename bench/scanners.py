@@ -152,6 +152,7 @@ CONTENDERS: dict[str, Callable[[], Scanner]] = {
     "thermocline": Thermocline,
     "thermocline-new-text": ThermoclineNewText,
     "thermocline-before": Thermocline,
+    "thermocline-written": Thermocline,
     "duckdb": DuckDb,
     "duckdb-default": DuckDbDefault,
     "ttf-0.9.0": TimeseriesTableFormat,

@@ -103,6 +103,8 @@ class Disk(Protocol):
 
     def resolve(self, path: str) -> str: ...
 
+    def is_link(self, path: str) -> bool: ...
+
     def open_input(self, path: str) -> pa.NativeFile: ...
 
     def open_reader(self, path: str) -> FileReader: ...
@@ -281,6 +283,10 @@ class OsDisk:
     def resolve(self, path: str) -> str:
         """Return the path with every symbolic link followed."""
         return os.path.realpath(path)
+
+    def is_link(self, path: str) -> bool:
+        """Tell whether a path is itself a symbolic link."""
+        return os.path.islink(path)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input that Parquet readers can use without copying."""

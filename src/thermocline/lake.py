@@ -24,6 +24,7 @@ from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.format.argument import check_renamed_flag, check_text
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
+from thermocline.format.log.state import TableState
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.follower import FollowedTable
 from thermocline.hot.wal.tier import WalTable, WalTier
@@ -347,8 +348,8 @@ class EntityLakeTable(LakeTable):
         self._readers.check_open()
         return self._lake.entity(self.name).snapshot(mode=mode or _mode.get())
 
-    def _check_accepts_rows(self) -> None:
-        check_not_entities(self.cold.state().spec, "write")
+    def _check_accepts_rows(self, state: TableState) -> None:
+        check_not_entities(state.spec, "write")
 
     def flush_hot(self) -> None:
         """Export the changes that are only in PostgreSQL."""

@@ -158,8 +158,8 @@ class LakeTable(TimeSeriesTable):
         self, rows: Any, evolve: bool, wait_s: float | None, request: str | None
     ) -> "Future[int]":
         hot = self.hot()
-        self._check_accepts_rows()
         if evolve and not isinstance(rows, TrustedRows):
+            self._check_accepts_rows(self.cold.state())
             rows = self._widen_to_doubles(rows)
         self._gate.enter()
         try:
@@ -187,8 +187,8 @@ class LakeTable(TimeSeriesTable):
             self.flush()
             return super().widen_column(name, kind)
 
-    def _check_accepts_rows(self) -> None:
-        spec = self.cold.state().spec
+    def _check_accepts_rows(self, state: TableState) -> None:
+        spec = state.spec
         if spec.overlap != "allow":
             raise Invalid(
                 "this table accepts whole buckets only, not single rows",
@@ -206,7 +206,9 @@ class LakeTable(TimeSeriesTable):
         request: str | None,
     ) -> "Future[int]":
         """Submit rows; the gate ensures that only such writes change the table's columns now."""
+        # Read once: it looks for newer commits, and threads that write at once wait for each other.
         state = self.cold.state()
+        self._check_accepts_rows(state)
         is_made = isinstance(rows, TrustedRows)
         given = rows.table if is_made else rows_table(rows, state.schema, state.spec)
         if not given.num_rows:

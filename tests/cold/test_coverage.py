@@ -16,18 +16,21 @@ from fixtures.sim_disk import SimDisk
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.coverage_report import report_coverage
+from thermocline.cold.segment import stage
 from thermocline.cold.segment.measure import encode_entities
-from thermocline.errors import Corruption
+from thermocline.errors import Corruption, CoverageOverlapError
 from thermocline.format import layout
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import (
     Buckets,
     Coverage,
     decode_coverage,
+    encode_bitmaps,
     encode_coverage,
     sidecar_checksum,
 )
 from thermocline.format.sealed_json import crc32c
+from thermocline.table import TimeSeriesTable
 
 ROOT = "/lake/prices/"
 
@@ -373,3 +376,31 @@ def test_a_row_of_no_entity_is_told_from_all_that_a_narrow_dictionary_has():
     symbols = pa.DictionaryArray.from_arrays(pa.array([*range(128), None], pa.int8()), names)
     codes, keys = encode_entities(pa.RecordBatch.from_arrays([symbols], ["symbol"]), spec())
     assert [orjson.loads(keys[code])[0] for code in codes] == [*names, None]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lost_sidecar_of_many_entities_is_rebuilt_byte_for_byte(tmp_path, monkeypatch, version):
+    """A table of an older release has a sidecar of version 1 for many entities, too."""
+    if version == 1:
+        monkeypatch.setattr(stage, "encode_coverage", encode_bitmaps)
+    hours = [(n % 7) * 3_600_000_000 for n in range(3_300)]
+    names = [f"device-{n % 1_100}" for n in range(3_300)]
+    rows = pa.table({"ts": pa.array(hours, pa.timestamp("us")), "device": names})
+    table = TimeSeriesTable.create(
+        tmp_path / "t", time_column="ts", bucket="1h", entity_columns="device"
+    )
+    table.append(rows)
+    (sidecar,) = (tmp_path / "t" / "_coverage" / "segments").iterdir()
+    before, gaps = sidecar.read_bytes(), TimeSeriesTable.open(tmp_path / "t").gaps()
+    assert before[4] == version
+    assert gaps.num_rows > 1_100
+    sidecar.unlink()
+    assert TimeSeriesTable.open(tmp_path / "t").gaps().equals(gaps)
+    assert sidecar.read_bytes() == before
+    assert table.fsck().is_sound
+    table.append(rows.slice(0, 5), overlap="replace")
+    table.delete("device = 'device-3'")
+    assert table.fsck().is_sound
+    with pytest.raises(CoverageOverlapError) as raised:
+        table.append(rows.slice(4, 2))
+    assert raised.value.facts["entities_overlapping"] == 2

@@ -1,5 +1,7 @@
 """Deletes and retention: rows go, gaps appear at once, older versions keep what they had."""
 
+from datetime import datetime, timedelta
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -244,3 +246,29 @@ def test_retention_and_replaced_buckets_agree():
     assert closes(table.cold) == [2, 9]
     assert hours(table) == [2, 3]
     assert table.fsck().is_sound
+
+
+def test_a_delete_over_many_small_segments_leaves_what_a_delete_from_each_alone_would(tmp_path):
+    names, hosts = pa.array(["x", "y", None] * 9), pa.array(["a", "b", "c"] * 9)
+    tables = {}
+    for way in ("together", "alone"):
+        table = TimeSeriesTable.create(
+            tmp_path / way, time_column="ts", bucket="1m", entity_columns="host", overlap="allow"
+        )
+        for hour in range(40):
+            times = [(hour * 60 + k) * 60_000_000 for k in range(27)]
+            columns = {"ts": pa.array(times, pa.timestamp("us")), "host": hosts}
+            # The values of a dictionary are in another order in every second segment.
+            named = names.take(pa.array(range(27)[:: 1 if hour % 2 else -1]))
+            table.append(pa.table({**columns, "v": range(27), "name": named.dictionary_encode()}))
+        tables[way] = table
+    where = "name = 'x' and v % 2 = 1 or host = 'c' and ts < '1970-01-01T05:00'"
+    tables["together"].delete(where)
+    for hour in range(40):
+        start, end = (datetime(1970, 1, 1) + timedelta(hours=hour + k) for k in (0, 1))
+        tables["alone"].delete(where, start=start, end=end)
+    one, other = (tables[way].to_arrow().sort_by("ts") for way in tables)
+    assert one.to_pylist() == other.to_pylist()
+    assert tables["together"].coverage().equals(tables["alone"].coverage())
+    for table in tables.values():
+        assert table.fsck().is_sound

@@ -59,12 +59,8 @@ class NamesDataThatIsNotDurable(LocalStorage):
 class ForgetsNewFolders(LocalStorage):
     """Makes folders without syncing the folders above them."""
 
-    def _make_folders(self, folder):
-        sync, self._disk.sync_folder = self._disk.sync_folder, lambda folder: None
-        try:
-            super()._make_folders(folder)
-        finally:
-            self._disk.sync_folder = sync
+    def _sync_names(self, folders):
+        self._durable_folders.update(folders)
 
 
 class WritesInPlace(LocalStorage):

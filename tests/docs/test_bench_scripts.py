@@ -35,7 +35,7 @@ LOCKS = {
 SCRIPTS = (
     *("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py", "ingest.py"),
     *("entities.py", "entities_read.py", "contract.py", "otlp_decode.py", "export.py"),
-    *("spark.py", "compact.py", "rollup.py", "before.py"),
+    *("spark.py", "compact.py", "rollup.py", "growth.py", "before.py"),
 )
 
 
@@ -109,6 +109,18 @@ def test_the_log_bench_writes_its_numbers(tmp_path):
     section = results.read_text()
     assert all(number > 0 for number in numbers(section, "1,099 |")[2:5])
     assert all(number > 0 for number in numbers(section, "open and gaps")[:3])
+
+
+@pytest.mark.slow
+def test_the_growth_bench_writes_its_numbers(tmp_path):
+    results = tmp_path / "results.md"
+    only = ("--only", "thermocline", "--parts", "append")
+    done = run("growth.py", "--quick", *only, "--results", str(results), data=tmp_path)
+    assert done.returncode == 0, done.stderr
+    section = results.read_text()
+    for work in ("10 rows to", "first gaps", "delete(where)", "count(*)", "append of a day"):
+        assert numbers(section, work)[1] > 0
+    assert numbers(section, "their sidecar")[0] > 0
 
 
 @pytest.mark.slow

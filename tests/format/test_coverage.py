@@ -108,10 +108,10 @@ def test_bytes_that_are_no_sidecar_are_corruption(data):
 
 def test_a_newer_sidecar_is_refused_and_named():
     body = bytearray(encode_coverage(PLAIN)[:-4])
-    body[4:6] = struct.pack("<H", 2)
+    body[4:6] = struct.pack("<H", 3)
     with pytest.raises(Unsupported) as caught:
         decode_coverage(sealed(bytes(body)))
-    assert caught.value.facts == {"needed": 2, "supported": 1}
+    assert caught.value.facts == {"needed": 3, "supported": 2}
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(0, 2**32 - 1))

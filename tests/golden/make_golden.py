@@ -194,6 +194,11 @@ def salted_structures() -> dict[str, bytes]:
     return journal_files(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
 
 
+def packed_bytes() -> bytes:
+    """Return the bytes of a sidecar of many entities; another zstd packs them differently."""
+    return encode_coverage(v2.PACKED_COVERAGE)
+
+
 def write(root: Path) -> None:
     """Write all golden files into folders that must not exist yet, one for each version.
 
@@ -216,7 +221,8 @@ def write(root: Path) -> None:
         (folder / name).write_bytes(data)
     rows_v2 = rows_file(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME)
     lz4 = rows_file(v2.JOURNAL_HEADER, v2.JOURNAL_FRAME, (CODEC_LZ4, CODEC_LZ4))
-    for name, data in {**salted_structures(), "rows.wal": rows_v2, "lz4.wal": lz4}.items():
+    other = {"rows.wal": rows_v2, "lz4.wal": lz4, "packed.roar": packed_bytes()}
+    for name, data in {**salted_structures(), **other}.items():
         (salted / name).write_bytes(data)
 
 

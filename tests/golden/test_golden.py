@@ -21,7 +21,7 @@ from thermocline.cold.log.checkpoint import read_checkpoint
 from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import OsDisk
-from thermocline.format.coverage import decode_coverage, entity_values
+from thermocline.format.coverage import decode_coverage, entity_values, sidecar_checksum
 from thermocline.format.layout import PINS_FOLDER, checkpoint_path
 from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit import decode_commit
@@ -78,6 +78,17 @@ def test_a_golden_flush_contains_the_changes_it_contained():
 def test_a_golden_sidecar_says_what_it_said(name):
     found = decode_coverage((GOLDEN / f"{name}.roar").read_bytes())
     assert found == v1.COVERAGES[name]
+
+
+def test_a_golden_packed_sidecar_says_what_it_said():
+    data = (SALTED / "packed.roar").read_bytes()
+    assert int.from_bytes(data[4:6], "little") == v2.FORMAT_VERSION
+    assert decode_coverage(data) == v2.PACKED_COVERAGE
+    assert sidecar_checksum(data) == "crc32c:7d8674ea"
+
+
+def test_todays_packed_sidecar_has_the_checksum_of_the_golden_one():
+    assert sidecar_checksum(make_golden.packed_bytes()) == "crc32c:7d8674ea"
 
 
 def test_a_golden_checkpoint_is_the_state_it_was(tmp_path):
@@ -276,7 +287,7 @@ def test_every_golden_file_is_made_by_the_generator():
     standing = {path.name for path in GOLDEN.iterdir()}
     assert standing == {*make_golden.structures(), "CURRENT", "pin.json", "rows.wal", "table"}
     salted = {path.name for path in SALTED.iterdir()}
-    assert salted == {*make_golden.salted_structures(), "rows.wal", "lz4.wal"}
+    assert salted == {*make_golden.salted_structures(), "rows.wal", "lz4.wal", "packed.roar"}
 
 
 def test_todays_table_is_still_the_golden_table(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fixtures.lake import JUNE_US
+from thermocline.errors import Corruption
 from thermocline.format.log.action import Mark
 from thermocline.hot.wal.buffer import TableBuffer
 from thermocline.hot.wal.frame import Lsn
@@ -266,3 +267,95 @@ def test_a_narrow_condition_reads_few_files(world):
     for sql, (least, most) in asked.items():
         with session._open_query(sql, None) as prepared:
             assert least <= len(prepared.files) <= most, sql
+
+
+COUNTS = (
+    "select count(*) from {p}",
+    "select count(*) + 1, 'x' from {p} as a, {q} as b",
+    "select (select count(*) from {p}), count(*) from {q} union all select count(*), 0 from {p}",
+    "with c as (select count(*) as k from {p}) select k from c",
+    "select sum(1), count(1) filter (true), bool_and(true) from {p}",
+    "select count(*) from {p} having count(*) > 3",
+    "select count(*) from {p} where random() < 2",
+    "select 1 from {p} limit 5 offset 2",
+)
+
+
+@pytest.mark.parametrize("text", COUNTS)
+def test_Q08_a_query_without_a_column_counts_what_an_engine_with_the_rows_counts(world, text):
+    session, oracle = world
+    sql = text.format(p="p", q="q")
+    expected = oracle.sql(sql).to_arrow_table()
+    assert sorted(map(str, session.sql(sql).to_pylist())) == sorted(map(str, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 30, 10_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select n, symbol from p limit {count}",
+        "select * from p limit {count} offset 3",
+        "select -n, case when n > 0 then symbol end from p limit {count}",
+        "select max(n), min(symbol) from p limit {count}",
+        "select distinct n from p limit {count}",
+        "select n from p where symbol = 'A' limit {count}",
+        "select n, symbol from p order by n desc limit {count}",
+        "select count(*), n from p group by n limit {count}",
+        "select n, row_number() over () from p limit {count}",
+        "select n from p limit {count} + 2",
+        "select a.n from p as a, q as b where a.n = b.n limit {count}",
+        "select n from (select n from p where n > 1) limit {count}",
+        "select n from p union all select n from q limit {count}",
+        "select unnest([n, n, n]) from p limit {count}",
+    ],
+)
+def test_Q08_a_limit_gives_as_many_rows_as_there_are_and_none_that_is_not_there(world, text, count):
+    session, oracle = world
+    sql = text.format(count=count)
+    answer = session.sql(sql)
+    expected = oracle.sql(sql).to_arrow_table()
+    assert answer.num_rows == expected.num_rows
+    if "limit {count}" not in text or "row_number" in text:
+        return
+    unlimited = oracle.sql(sql.split(" limit ")[0]).to_arrow_table().to_pylist()
+    rows = [tuple(row.values()) for row in unlimited]
+    for row in answer.to_pylist():
+        rows.remove(tuple(row.values()))
+
+
+def test_Q08_counts_and_limits_of_earlier_versions_and_after_deletes(tmp_path):
+    table = TimeSeriesTable.create(tmp_path / "t", time_column="ts", bucket="1h", overlap="allow")
+    kinds = [pa.array([JUNE_US + n * MINUTE_US], pa.timestamp("us")) for n in range(12)]
+    expected = {1: 0}
+    for number, ts in enumerate(kinds):
+        version = table.append(pa.table({"ts": ts, "v": [number]}))
+        expected[version] = number + 1
+    expected[table.delete("v in (3, 4)")] = 10
+    table.checkpoint()
+    expected[table.append(pa.table({"ts": pa.concat_arrays(kinds), "v": range(12)}))] = 22
+    expected[table.delete("v % 2 = 0")] = 11
+    with Session() as session:
+        session.register_tstable("t", table)
+        for version, rows in expected.items():
+            asked = f"t as of version {version}"
+            assert session.sql(f"select count(*) as n from {asked}")["n"].to_pylist() == [rows]
+            assert session.sql(f"select ts from {asked} limit 11").num_rows == min(rows, 11)
+
+
+def test_a_count_opens_no_file_and_a_limit_opens_few(tmp_path):
+    table = TimeSeriesTable.create(tmp_path / "t", time_column="ts", bucket="1h")
+    for n in range(8):
+        ts = pa.array([JUNE_US + (60 * n + k) * MINUTE_US for k in range(4)], pa.timestamp("us"))
+        table.append(pa.table({"ts": ts, "v": [n] * 4}))
+    with Session() as session:
+        session.register_tstable("t", table)
+        rows, report = session.read("select v from t limit 6")
+        assert rows.read_all().num_rows == 6
+        assert (report.tables["t"].files, report.tables["t"].files_pruned) == (2, 6)
+        for segment in table.cold.state().segments:
+            (tmp_path / "t" / segment.path).unlink()
+        rows, report = session.read("select count(*) as n from t")
+        assert rows.read_all()["n"].to_pylist() == [32]
+        assert (report.tables["t"].files, report.tables["t"].files_pruned) == (0, 8)
+        with pytest.raises(Corruption):
+            session.sql("select count(v) from t")

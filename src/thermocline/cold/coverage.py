@@ -26,11 +26,14 @@ from thermocline.format import layout
 from thermocline.format.coverage import (
     Buckets,
     Coverage,
+    EntityRuns,
     decode_coverage,
     empty_coverage,
+    encode_bitmaps,
     encode_coverage,
     sidecar_checksum,
     unite_buckets,
+    unite_entities,
 )
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
@@ -118,8 +121,7 @@ class CoverageIndex:
             if not self.is_verified(state):
                 return  # readers treat a shortcut as verified
             is_due = state.version % WRITE_EVERY == 0
-            fresh = sum(not buckets.is_encoded for buckets in coverage.entities.values())
-            if fresh > ENTITIES_ENCODED_EACH_TIME_MAX and not is_due:
+            if not is_due and _count_fresh(coverage) > ENTITIES_ENCODED_EACH_TIME_MAX:
                 return
             path = layout.table_coverage_path(state.version)
             self._storage.put_hint(path, encode_coverage(coverage))
@@ -179,14 +181,7 @@ class CoverageIndex:
         parts = [self.of_segment(state, segment) for segment in segments]
         if not parts:
             return empty_coverage(state.spec.bucket.width_s)
-        by_entity: dict[str, list[Coverage]] = {}
-        for part in parts:
-            for key in part.entities:
-                by_entity.setdefault(key, []).append(part)
-        entities = {
-            key: unite_buckets(holder.entities[key] for holder in holders)
-            for key, holders in by_entity.items()
-        }
+        entities = unite_entities([part.entities for part in parts])
         return Coverage(state.spec.bucket.width_s, unite_buckets(p.whole for p in parts), entities)
 
     def _read_sidecar(self, segment: Segment) -> Coverage | None:
@@ -205,8 +200,11 @@ class CoverageIndex:
             segment.path,
         )
         coverage = measure_segment(self._storage, state, segment).coverage
-        data = encode_coverage(coverage)
-        if sidecar_checksum(data) != segment.coverage_checksum:
+        # Which version the writer knew is not recorded, so both are compared.
+        rebuilt = (encode(coverage) for encode in (encode_coverage, encode_bitmaps))
+        expected = segment.coverage_checksum
+        data = next((one for one in rebuilt if sidecar_checksum(one) == expected), None)
+        if data is None:
             raise Corruption(
                 "a segment does not hold the buckets that the log says",
                 hint="restore the segment and its sidecar from a copy",
@@ -234,6 +232,13 @@ def find_contradiction(spec: TableSpec, segment: Segment, coverage: Coverage) ->
     if len(whole) > rows:
         return "holds more buckets than the log counts rows"
     return ""
+
+
+def _count_fresh(coverage: Coverage) -> int:
+    """Return how many entities have to be encoded again for a shortcut."""
+    if isinstance(coverage.entities, EntityRuns):
+        return len(coverage.entities)
+    return sum(not buckets.is_encoded for buckets in coverage.entities.values())
 
 
 def _cut_range(coverage: Coverage, first: int, end: int) -> Coverage:

@@ -26,8 +26,15 @@ from thermocline.cold.log.commit_log import CLOCK_STEP
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_count, check_flag
-from thermocline.format.bitmap_runs import BitmapRuns, find_runs, invert_runs
-from thermocline.format.coverage import BIAS, Buckets, Coverage, entity_key, entity_values
+from thermocline.format.bitmap_runs import BitmapRuns, invert_runs
+from thermocline.format.coverage import (
+    BIAS,
+    Buckets,
+    Coverage,
+    collect_runs,
+    entity_key,
+    entity_values,
+)
 from thermocline.format.instant import NS_PER_US, TimeNs, format_instant, to_instant
 from thermocline.format.log.action import AddSegment, RemoveSegment, SetDeletes
 from thermocline.format.log.commit import Commit
@@ -99,29 +106,27 @@ class CoverageReport:
     ) -> pa.Table:
         """Return the missing ranges: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
-        keys: list[str] | None
         first, after = self.span(start, end)
         if entity is not None:
-            keys, parts = [self.key(entity)], [self._find_buckets(entity)]
+            keys, runs = collect_runs({self.key(entity): self._find_buckets(entity)})
         elif self.has_entities and per_entity:
-            keys, parts = self._sort_by_entity()
+            keys, runs = collect_runs(self.coverage.entities)
             if not keys:
                 no_entity = entity_key([None] * len(self.state.spec.entity_columns))
-                keys, parts = [no_entity], [self.coverage.whole]
+                keys, runs = collect_runs({no_entity: self.coverage.whole})
         else:
-            keys, parts = None, [self.coverage.whole]
-        runs = find_runs([part.to_bytes() for part in parts])
-        holes = invert_runs(runs, len(parts), first + BIAS, after + BIAS)
-        return self._build_table(holes, keys)
+            keys, runs = collect_runs({"": self.coverage.whole})
+        holes = invert_runs(runs, len(keys), first + BIAS, after + BIAS)
+        has_keys = entity is not None or (self.has_entities and per_entity)
+        return self._build_table(holes, keys if has_keys else None)
 
     def runs(self, *, per_entity: bool = True) -> pa.Table:
         """Return the held ranges: entity columns, start, end, buckets."""
         check_flag(per_entity, "per_entity")
-        keys: list[str] | None = None
-        parts = [self.coverage.whole]
         if self.has_entities and per_entity:
-            keys, parts = self._sort_by_entity()
-        return self._build_table(find_runs([part.to_bytes() for part in parts]), keys)
+            keys, runs = collect_runs(self.coverage.entities)
+            return self._build_table(runs, keys)
+        return self._build_table(collect_runs({"": self.coverage.whole})[1], None)
 
     def _sort_by_entity(self) -> tuple[list[str], list[Buckets]]:
         """Return the entities' keys and buckets, sorted by key."""
@@ -165,11 +170,13 @@ class CoverageReport:
         if not parts:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
-        for run in reversed(shared.runs()):
-            end = run.end if limit is None else min(run.end, limit)
-            if end - run.first >= buckets:
-                return end - buckets, end
-        return None
+        first, end = shared.run_bounds()
+        end = end if limit is None else np.minimum(end, limit)
+        fitting = np.flatnonzero(end - first >= buckets)
+        if not len(fitting):
+            return None
+        newest = int(end[fitting[-1]])
+        return newest - buckets, newest
 
     def silent_entities(self, start: object, end: object) -> pa.Table:
         """Return the entities without a row in the range: entity columns and last_seen_before."""

@@ -175,10 +175,12 @@ def hide_rows(state: TableState, hidden: Mapping[str, str]) -> TableState:
     if not hidden:
         return state
     changed = dict(state.segments.changed)
+    rows = state.totals.rows
     for segment in state.segments:
         deletes = hidden.get(segment.segment_id)
         if deletes is not None:
             count = len(decode_deletes(deletes))
             changed[segment.segment_id] = replace(segment, deletes=deletes, deleted_count=count)
+            rows -= count - segment.deleted_count
     segments = SegmentSet(state.segments.base, changed, state.segments.gone)
-    return replace(state, segments=segments)
+    return replace(state, segments=segments, totals=replace(state.totals, rows=rows))

@@ -29,6 +29,7 @@ from pyroaring import BitMap64
 
 COOKIE_WITH_RUNS = 12_347
 CONTAINERS_WITH_OFFSETS_MIN = 4
+PLACES_MAX = 1 << 62
 
 Array = npt.NDArray[np.int64]
 
@@ -78,6 +79,31 @@ def invert_runs(runs: BitmapRuns, owners: int, start: int, stop: int) -> BitmapR
     before[begins] = start
     hole = before < first
     return BitmapRuns(owner[hole], before[hole], first[hole])
+
+
+def unite_runs(runs: BitmapRuns) -> BitmapRuns | None:
+    """Return the maximal runs of each owner, of runs that may overlap and be in any order.
+
+    None when owner and value do not fit one number of 64 bits.
+    """
+    if not len(runs.owner):
+        return runs
+    low, high = int(runs.first.min()), int(runs.end.max())
+    span = high - low + 2  # so that the runs of two owners never touch
+    if span * (int(runs.owner.max()) + 1) > PLACES_MAX:
+        return None
+    base = runs.owner * span - low
+    first, end = runs.first + base, runs.end + base
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        first, end = first[order], end[order]
+    reached = np.maximum.accumulate(end)
+    fresh = np.ones(len(first), dtype=bool)
+    np.greater(first[1:], reached[:-1], out=fresh[1:])
+    starts = np.flatnonzero(fresh)
+    ends = reached[np.append(starts[1:], len(first)) - 1]
+    owner = first[starts] // span
+    return BitmapRuns(owner, first[starts] - owner * span + low, ends - owner * span + low)
 
 
 def _has_only_runs(data: bytes | memoryview) -> bool:

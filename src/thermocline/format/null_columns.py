@@ -42,13 +42,13 @@ def unify_columns(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]
         return batches
     fields = {field.name: field for batch in batches for field in batch.schema}
     schema = pa.schema(list(fields.values()))
-    return [
-        pa.RecordBatch.from_arrays(
-            [
-                batch.column(name) if name in batch.schema.names else pa.nulls(len(batch), kind)
-                for name, kind in zip(schema.names, schema.types, strict=True)
-            ],
-            schema=schema,
-        )
-        for batch in batches
+    return [_add_null_columns(batch, schema) for batch in batches]
+
+
+def _add_null_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    present = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays = [
+        present[name] if name in present else pa.nulls(len(batch), kind)
+        for name, kind in zip(schema.names, schema.types, strict=True)
     ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

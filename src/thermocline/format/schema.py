@@ -171,13 +171,14 @@ def create_schema(arrow: pa.Schema, time_column: str) -> Schema:
 
 def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit:
     """Return how a file with these columns fits the table; `Invalid` where a type cannot."""
-    check_names(arrow.names)
-    if time_column not in arrow.names:
+    names = arrow.names  # made of every field each time it is asked for
+    check_names(names)
+    if time_column not in names:
         raise Invalid(
             "the data has no time column",
             hint="append data with the table's time column",
             time_column=time_column,
-            columns=arrow.names,
+            columns=names,
         )
     stored: dict[int, pa.DataType] = {}
     unknown, wider, must_rewrite = [], [], False
@@ -198,7 +199,8 @@ def fit_columns(arrow: pa.Schema, schema: Schema, time_column: str) -> ColumnFit
             wider.append(new)
         else:
             raise _type_mismatch_error(column, new)
-    absent = tuple(c.id for c in schema.columns if c.name not in arrow.names)
+    present = set(names)
+    absent = tuple(c.id for c in schema.columns if c.name not in present)
     return ColumnFit(absent, stored, tuple(unknown), tuple(wider), must_rewrite)
 
 

@@ -9,7 +9,7 @@ Out:  a `Measured`: rows, first and last time, coverage
 - No other column is decoded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,22 @@ import pyarrow.types as kinds
 
 from thermocline.errors import EntityLimitReached, Invalid
 from thermocline.format import instant
+from thermocline.format.bitmap_runs import BitmapRuns, unite_runs
 from thermocline.format.bucket import Bucket
 from thermocline.format.coverage import (
+    BIAS,
+    ENTITIES_PACKED_MIN,
     Buckets,
     Coverage,
+    EntityRuns,
     entity_key,
     entity_values,
     name_instant,
+    pack_entities,
     trim_zeros,
     unite_buckets,
+    unite_entities,
+    unite_whole,
 )
 from thermocline.format.instant import NS_PER_UNIT, TimeNs
 from thermocline.format.log.action import TableSpec
@@ -59,6 +66,7 @@ class MeasurementBuilder:
         self._first: int | None = None
         self._last: int | None = None
         self._entities: dict[str, list[Buckets]] = {}
+        self._packed: list[EntityRuns] = []
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Add one batch that has at least the time column and the entity columns."""
@@ -71,7 +79,12 @@ class MeasurementBuilder:
         self._last = last if self._last is None else max(self._last, last)
         codes, keys = encode_entities(batch, self._spec)
         self._check_entities(codes, keys)
-        for code, held in _list_buckets_by_code(codes, len(keys), values, self._spec.bucket, unit):
+        cells = _find_cells(codes, len(keys), values, self._spec.bucket, unit)
+        packed = _pack_cells(cells, keys)
+        if packed is not None:
+            self._packed.append(packed)
+            return
+        for code, held in _list_buckets_by_code(cells, len(keys)):
             self._entities.setdefault(keys[code], []).append(held)
         check_entity_count(len(self._entities), self._spec)
 
@@ -82,8 +95,10 @@ class MeasurementBuilder:
 
     def build(self) -> SegmentMeasurement:
         """Return the measurement of all batches."""
-        entities = {key: unite_buckets(parts) for key, parts in self._entities.items()}
-        whole = unite_buckets(entities.values())
+        few = {key: unite_buckets(parts) for key, parts in self._entities.items()}
+        entities = unite_entities([few, *self._packed])
+        check_entity_count(len(entities), self._spec)
+        whole = unite_whole(entities)
         if not self._spec.entity_columns:
             entities = {}
         coverage = Coverage(self._spec.bucket.width_s, whole, entities)
@@ -176,14 +191,23 @@ def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
-def _list_buckets_by_code(
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The pairs of entity and bucket that rows hold: `code * span + bucket - low`, in order."""
+
+    held: npt.NDArray[np.int64]
+    span: int
+    low: int
+
+
+def _find_cells(
     codes: npt.NDArray[np.int64],
     count: int,
     values: npt.NDArray[np.int64],
     bucket: Bucket,
     unit: str,
-) -> Iterable[tuple[int, Buckets]]:
-    """Yield the buckets of each entity: by marking a grid if it is small, else by sorting."""
+) -> _Cells:
+    """Return what rows hold: by marking a grid if it is small, else by sorting."""
     low, high = bucket.numbers_of(np.array([values.min(), values.max()]), unit).tolist()
     span = high - low + 1
     # In blocks, so that intermediate arrays stay in the processor's cache: three times as fast as
@@ -198,15 +222,42 @@ def _list_buckets_by_code(
         grid = np.zeros(count * span, dtype=bool)
         for cells in blocks:
             grid[cells] = True
-        held = np.flatnonzero(grid)
-    else:
-        held = np.unique(np.concatenate([np.unique(cells) for cells in blocks]))
-    owners = held // span
-    starts = np.searchsorted(owners, np.arange(count + 1))
+        return _Cells(np.flatnonzero(grid), span, low)
+    distinct = _drop_repeats(np.concatenate([_drop_repeats(cells) for cells in blocks]))
+    return _Cells(distinct, span, low)
+
+
+def _list_buckets_by_code(cells: _Cells, count: int) -> Iterable[tuple[int, Buckets]]:
+    """Yield the buckets of each entity."""
+    starts = np.searchsorted(cells.held // cells.span, np.arange(count + 1))
     for code in range(count):
-        part = held[starts[code] : starts[code + 1]]
+        part = cells.held[starts[code] : starts[code + 1]]
         if len(part):
-            yield code, Buckets.from_numbers(part - code * span + low)
+            yield code, Buckets.from_numbers(part - code * cells.span + cells.low)
+
+
+def _pack_cells(cells: _Cells, keys: Sequence[str]) -> EntityRuns | None:
+    """Return what many entities hold as runs; None when they are few, or have too many runs."""
+    if len(keys) < ENTITIES_PACKED_MIN:
+        return None
+    code, bucket = np.divmod(cells.held, cells.span)
+    is_held = np.bincount(code, minlength=len(keys)) > 0
+    # A dictionary may have values that no row uses.
+    in_order = sorted(np.flatnonzero(is_held).tolist(), key=keys.__getitem__)
+    place = np.zeros(len(keys), dtype=np.int64)
+    place[in_order] = np.arange(len(in_order))
+    first = bucket + (cells.low + BIAS)
+    runs = unite_runs(BitmapRuns(place[code], first, first + 1))
+    return pack_entities([keys[one] for one in in_order], runs)
+
+
+def _drop_repeats(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the distinct values in order; not `np.unique`, which hashes: 16 times as slow here."""
+    if (cells[1:] < cells[:-1]).any():
+        cells = np.sort(cells)
+    is_new = np.ones(len(cells), dtype=bool)
+    np.not_equal(cells[1:], cells[:-1], out=is_new[1:])
+    return cells[is_new]
 
 
 def _to_cells(

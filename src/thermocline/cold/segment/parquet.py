@@ -225,9 +225,10 @@ def coerce_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.R
     if schema.matches_arrow(batch.schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow)
     arrays, fields = [], []
+    present = set(batch.schema.names)
     for column in schema.columns:
         fields.append(pa.field(column.name, column.type, column.nullable))
-        if column.name not in batch.schema.names:
+        if column.name not in present:
             arrays.append(pa.nulls(batch.num_rows, column.type))
             continue
         array = batch.column(column.name)

@@ -40,6 +40,7 @@ from thermocline.format.sealed_json import crc32c
 SEGMENT_ROWS_MAX = 4_000_000
 SEGMENT_BYTES_MAX = 256 << 20
 MEASURE_ROWS_AT_ONCE = 4 << 20
+PUTS_AT_ONCE = 16
 TAG_LENGTH = 12
 
 
@@ -101,7 +102,7 @@ class Stage:
             measured = measure(columns, spec) if first is None else None
             path = layout.segment_path(_choose_first_time(first, measured), segment_id)
             self._paths.append(path)
-            with _BackgroundRunner(self._workers) as alongside:
+            with BackgroundRunner(self._workers) as alongside:
                 copying = alongside.start(lambda: self._storage.take(source, path, link=link))
                 measured = measured or measure(columns, spec)
                 coverage_path, checksum = self.put_coverage(measured.coverage)
@@ -135,7 +136,7 @@ class Stage:
         data = _encode_table(table)
         segment_id = new_id(self._tag)
         path = layout.segment_path(measured.ts_min, segment_id)
-        with _BackgroundRunner(self._workers) as alongside:
+        with BackgroundRunner(self._workers) as alongside:
             putting = alongside.start(lambda: self._put(path, data))
             coverage_path, checksum = self.put_coverage(measured.coverage)
             putting()
@@ -143,6 +144,20 @@ class Stage:
         self.staged.append(
             StagedSegment(segment_id, path, taken, measured, table.schema, coverage_path, checksum)
         )
+
+    def put_coverages(self, coverages: Sequence[Coverage]) -> list[tuple[str, str]]:
+        """Write many sidecars, several at once: a disk makes them durable together."""
+        if self._workers == 1 or len(coverages) <= 1:
+            return [self.put_coverage(coverage) for coverage in coverages]
+        share = -(-len(coverages) // PUTS_AT_ONCE)
+        shares = [coverages[at : at + share] for at in range(0, len(coverages), share)]
+        with ThreadPoolExecutor(len(shares)) as pool:
+            written = pool.map(lambda some: [self.put_coverage(one) for one in some], shares)
+            return [one for some in written for one in some]
+
+    def work_beside(self) -> "BackgroundRunner":
+        """Return a runner for one piece of work at a time in a second thread."""
+        return BackgroundRunner(self._workers)
 
     def put_coverage(self, coverage: Coverage) -> tuple[str, str]:
         """Write a coverage sidecar under a new name; return its path and checksum."""
@@ -174,13 +189,13 @@ class Stage:
         self._paths.clear()
 
 
-class _BackgroundRunner:
+class BackgroundRunner:
     """Runs one function in a second thread, or at once if only one worker is allowed."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(1) if workers > 1 else None
 
-    def __enter__(self) -> "_BackgroundRunner":
+    def __enter__(self) -> "BackgroundRunner":
         return self
 
     def __exit__(self, *_: object) -> None:

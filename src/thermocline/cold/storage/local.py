@@ -15,7 +15,7 @@ Out:  calls on a `Disk`, in the order that makes them durable
 import errno
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 import google_crc32c
@@ -210,18 +210,13 @@ class LocalStorage:
             if self._disk.resolve(self._absolute(folder)) != f"{real_root}/{folder}":
                 return False
             self._real_folders.add(folder)
-        if size_bytes > LINK_BYTES_MAX:
-            return True
-        real_folder = self._disk.resolve(self._absolute(folder))
-        return (
-            self._disk.resolve(self._absolute(path)) == f"{real_folder}/{path.rpartition('/')[2]}"
-        )
+        return size_bytes > LINK_BYTES_MAX or not self._disk.is_link(self._absolute(path))
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file under a new name; `Conflict` if the name exists. Durable at return."""
         absolute = self._absolute(path)
         with translate_errors(path):
-            self._make_folders(os.path.dirname(absolute))
+            added = self._add_folders(os.path.dirname(absolute))
             try:
                 self._write_synced(absolute, data)
             except FileExistsError as error:
@@ -229,7 +224,16 @@ class LocalStorage:
                 raise Conflict(
                     "a file of this name is there already", hint=hint, path=path
                 ) from error
-            self._disk.sync_folder(os.path.dirname(absolute))
+            self._sync_file_name(absolute, added)
+
+    def _sync_file_name(self, absolute: str, added: Sequence[str]) -> None:
+        """Make the name of a synced file durable, and those of the folders added for it.
+
+        Only now, and not when each folder is made: a file system with a journal writes all names
+        at the first sync, so the others cost nothing.
+        """
+        self._disk.sync_folder(os.path.dirname(absolute))
+        self._sync_names(added)
 
     def put_new(self, path: str, data: bytes) -> bool:
         """Create a file if there is none of this name, and tell whether this call did."""
@@ -274,7 +278,7 @@ class LocalStorage:
         temporary = f"{os.path.dirname(absolute)}/.{uuid.uuid4().hex}.tmp"
         with translate_errors(path):
             try:
-                self._make_folders(os.path.dirname(absolute))
+                self._add_folders(os.path.dirname(absolute))
                 writer = self._disk.create(temporary)
                 try:
                     writer.write(data)
@@ -315,9 +319,8 @@ class LocalStorage:
         link is not possible, the file is copied.
         """
         absolute = self._absolute(path)
-        folder = os.path.dirname(absolute)
         with translate_errors(path):
-            self._make_folders(folder)
+            added = self._add_folders(os.path.dirname(absolute))
             if link:  # resolved, because a hard link to a symbolic link is a symbolic link
                 source = self._disk.resolve(source)
             if link and self._link_source(source, absolute):
@@ -325,7 +328,7 @@ class LocalStorage:
                 taken = self._checksum_source(source, absolute, is_copy=False)
             else:
                 taken = self._checksum_source(source, absolute, is_copy=True)
-            self._disk.sync_folder(folder)
+            self._sync_file_name(absolute, added)
         return taken
 
     def _link_source(self, source: str, target: str) -> bool:
@@ -371,13 +374,22 @@ class LocalStorage:
             writer.close()
 
     def _make_folders(self, folder: str) -> None:
-        if folder in self._durable_folders:
-            return
+        """Make a folder and those above it; their names are durable when this returns."""
+        self._sync_names(self._add_folders(folder))
+
+    def _add_folders(self, folder: str) -> Sequence[str]:
+        """Make a folder and those above it; return those whose names may not be durable yet."""
         parent = os.path.dirname(folder)
-        if parent != folder:
-            if self._disk.size(parent) is None or folder.startswith(self._root + "/"):
-                self._make_folders(parent)
-            with suppress(FileExistsError):
-                self._disk.make_folder(folder)
-            self._disk.sync_folder(parent)
-        self._durable_folders.add(folder)
+        if folder in self._durable_folders or parent == folder:
+            return ()
+        added: Sequence[str] = ()
+        if self._disk.size(parent) is None or folder.startswith(self._root + "/"):
+            added = self._add_folders(parent)
+        with suppress(FileExistsError):
+            self._disk.make_folder(folder)
+        return (*added, folder)
+
+    def _sync_names(self, folders: Sequence[str]) -> None:
+        for folder in folders:
+            self._disk.sync_folder(os.path.dirname(folder))
+            self._durable_folders.add(folder)

@@ -98,6 +98,24 @@ class SegmentSet:
         ]
         return exact + found
 
+    def holding(self, rows: int) -> list[Segment]:
+        """Return some segments that have so many live rows in total, or all of them."""
+        found: list[Segment] = []
+        for segment in self._in_turn():
+            if rows <= 0:
+                break
+            found.append(segment)
+            rows -= segment.row_count - segment.deleted_count
+        return found
+
+    def _in_turn(self) -> Iterator[Segment]:
+        """Yield the segments in any order; those of the checkpoint are decoded one by one."""
+        yield from self.changed.values()
+        if self.base is not None:
+            for row, key in enumerate(self.base.ids):
+                if key not in self.gone and key not in self.changed:
+                    yield from self.base.segments([row])
+
     def find(self, segment_id: str) -> Segment | None:
         """Return the live segment of this id, or None when there is none."""
         if segment_id in self.changed:

@@ -97,6 +97,10 @@ _UNDERSTOOD = frozenset(
     }
 )
 _ANY_COLUMN = frozenset({"STAR", "POSITIONAL_REFERENCE"})
+_OF_ONE_ROW = frozenset(  # not FUNCTION: an aggregate reads every row
+    {"CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "STAR"}
+)
+_CHANGES_ROWS = ("where_clause", "group_expressions", "having", "sample", "qualify")
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
 _BRANCHES = frozenset({dict, list})  # every other value in a tree is a leaf
 _Scope = frozenset[str]
@@ -207,6 +211,37 @@ def _is_understood(part: Tree) -> bool:
     if part["type"] not in _UNDERSTOOD or part.get("column_name_alias"):
         return False
     return part.get("ref_type") not in ("NATURAL", "POSITIONAL")
+
+
+def rows_needed(statement: Statement) -> int | None:
+    """Return how many rows of its one table answer a statement; None when all may be needed.
+
+    A number is known for one SELECT from one table that keeps every row and ends in a LIMIT of
+    constants: any so many rows are an answer.
+    """
+    node = statement.tree["node"]
+    if node["type"] != "SELECT_NODE" or any(node[part] for part in _CHANGES_ROWS):
+        return None
+    source, modifiers = node["from_table"], node["modifiers"]
+    if source["type"] != "BASE_TABLE" or source["sample"] or len(statement.references) != 1:
+        return None
+    if len(modifiers) != 1 or modifiers[0]["type"] != "LIMIT_MODIFIER":
+        return None
+    if any(
+        part.get("class", "CONSTANT") not in _OF_ONE_ROW for part in tree_nodes(node["select_list"])
+    ):
+        return None
+    counts = [
+        _whole_number(modifiers[0][part]) for part in ("limit", "offset") if modifiers[0][part]
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if modifiers[0]["limit"] and len(known) == len(counts) else None
+
+
+def _whole_number(part: Tree) -> int | None:
+    literal = part.get("literal") if part["class"] == "CONSTANT" else None
+    is_whole = isinstance(literal, dict) and literal["kind"] == "INTEGER"
+    return int(literal["text"]) if literal and is_whole else None
 
 
 def check_digits(nodes: Iterable[Tree], kind: str) -> None:

@@ -51,7 +51,7 @@ from thermocline.query.sql.exact_text import (
     check_compared_texts,
     find_column_texts,
 )
-from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement
+from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement, rows_needed
 from thermocline.query.sql.plan import (
     ConditionCache,
     Constraint,
@@ -64,6 +64,7 @@ from thermocline.query.sql.scan import (
     ScanRelation,
     build_relation,
     columns_of,
+    count_relation,
     file_relation,
     names_needed,
 )
@@ -331,8 +332,9 @@ class _Preparation:
     @property
     def _is_reusable(self) -> bool:
         """Whether the same states give the same text: it depends on the tables only."""
-        asks_else = self._statement.parameters or None in self._views
-        return self.leaves_nothing and not asks_else
+        if self._statement.parameters or not self.leaves_nothing:
+            return False
+        return all(view is not None and not view.parts for view in self._views)
 
     def _states(self) -> tuple[TableState | None, ...]:
         return tuple(None if view is None else view.state for view in self._views)
@@ -390,8 +392,14 @@ class _Preparation:
             rows = read_rows(table.storage, state, segment)
             return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
 
-        segments = prune_segments(state, alternatives)
         needed = self._statement.columns if is_inline else None
+        if needed is not None and not needed:
+            return self._count_rows(name, view)
+        limit = rows_needed(self._statement) if is_inline else None
+        if limit is None:
+            segments = prune_segments(state, alternatives)
+        else:
+            segments = state.segments.holding(limit)
         prefix = f"{INTERNAL_PREFIX}{place}_"
         warm = narrow_view(view, *time_window(state.spec.time_column, alternatives))
         hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None
@@ -411,6 +419,15 @@ class _Preparation:
             for registered, rows in made.rows.items():
                 self._cursor.register(registered, rows)
         return made
+
+    def _count_rows(self, name: str, view: TableView) -> ScanRelation:
+        """Return the relation of a view's rows for a query that names no column."""
+        hot = sum(part.batch.num_rows for part in view.parts)
+        before, cold = self._counts.get(name, _ReadCounts()), view.state.totals.rows
+        self._counts[name] = _ReadCounts(
+            before.hot_rows + hot, before.cold_rows + cold, before.files
+        )
+        return count_relation(view.state, hot + cold)
 
     def report(self) -> QueryReport:
         """Return what the query reads, table by table."""
