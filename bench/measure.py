@@ -38,7 +38,7 @@ from typing import Self
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = (
     *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
-    *("spark", "spark_delta", "compact", "rollup", "export", "growth"),
+    *("spark", "spark_delta", "compact", "rollup", "export", "growth", "scan_before", "before"),
 )
 HEADER = """# Bench results
 
@@ -201,18 +201,18 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def earlier_source(commit: str) -> Iterator[Path]:
-    """Yield a folder with the product's source as it was at a commit; it is removed afterwards."""
+def earlier_tree(commit: str) -> Iterator[Path]:
+    """Yield a folder with `src` and `bench` as they were at a commit; it is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="thermocline-before-") as folder:
         packed = subprocess.run(
-            ["git", "archive", commit, "src"],
+            ["git", "archive", commit, "src", "bench"],
             cwd=RESULTS.parents[1],
             check=True,
             capture_output=True,
         ).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
-        yield Path(folder) / "src"
+        yield Path(folder)
 
 
 def chosen(names: Sequence[str], only: str | None) -> list[str]:

@@ -157,7 +157,7 @@ def _section(options: argparse.Namespace, names: list[str], days: list[fhvhv.Day
                 build(_maker(name), days, root)
             source = None
             if name == BEFORE:
-                source = stack.enter_context(measure.earlier_source(options.before))
+                source = stack.enter_context(measure.earlier_tree(options.before)) / "src"
             worker = Worker("scanners", name, peer=_peer(name), source=source)
             workers[name] = stack.enter_context(worker)
             files = [str(day.path) for day in days]
@@ -176,7 +176,8 @@ def _section(options: argparse.Namespace, names: list[str], days: list[fhvhv.Day
         "`ttf-0.9.0` and `deltalake` read files they wrote themselves. All answers were compared "
         "and are equal."
     )
-    head = ["## Scan", measure.provenance("scan.py", versions), setup]
+    title = "## Scan beside an earlier commit" if options.before else "## Scan"
+    head = [title, measure.provenance("scan.py", versions), setup]
     return "\n\n".join([*head, report(samples, asked, rows), noise.line()])
 
 
@@ -201,7 +202,8 @@ def main() -> None:
         if name in peers.PEERS:
             peers.install(name)
     body = _section(options, names, fhvhv.days(options.days, rows=options.rows))
-    measure.write_section(options.results, "scan", body)
+    section = "scan_before" if options.before else "scan"
+    measure.write_section(options.results, section, body)
     print(body)
 
 

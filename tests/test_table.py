@@ -352,3 +352,16 @@ def test_names_cannot_break_out_of_what_a_notebook_shows(tmp_path):
     html = table._repr_html_()
     assert "<img" not in html
     assert "<b>bold" not in html
+
+
+@pytest.mark.parametrize("odd", ["noon", 1_717_243_200, True])
+@pytest.mark.parametrize("ask", ["gaps", "coverage_ratio", "before"])
+def test_a_time_is_checked_even_if_the_table_is_empty(tmp_path, ask, odd):
+    table = made(tmp_path)
+    asked = {
+        "gaps": lambda: table.gaps(start=odd),
+        "coverage_ratio": lambda: table.coverage_ratio(end=odd),
+        "before": lambda: table.last_fully_covered_window("1h", before=odd),
+    }
+    with pytest.raises(tc.Invalid):
+        asked[ask]()

@@ -2,6 +2,9 @@
 
 import os
 import time
+from pathlib import Path
+
+from thermocline import connect
 
 
 def segments(shell):
@@ -120,6 +123,22 @@ def test_D03_a_repair_says_what_is_lost_and_accepts_it_only_when_told(market):
     market.ok("table", "info", "prices")
     assert market.ok("table", "fsck", "prices").out.count("harmless") == 2
     assert "repair" in market.ok("table", "history", "prices").out
+
+
+def test_D03_the_table_of_a_lake_is_checked_and_repaired_by_its_name(market):
+    with connect(market.folder / "lake") as lake:
+        table = lake.create_table("m", time_column="ts", bucket="1h")
+        for hour in range(2):
+            table.write([{"ts": f"2024-06-01T0{hour}:00:00Z", "x": hour}])
+            table.flush()
+        root = Path(table.root())
+    newest = max(root.glob("_log/*.json"))
+    assert "nothing to repair" in market.ok("table", "repair", "lake/m").out
+    newest.unlink()
+    assert newest.name in "".join(market.run("table", "fsck", "lake/m").told())
+    assert "lost: versions 4 to 4" in market.ok("table", "repair", "lake/m").out
+    market.ok("table", "repair", "lake/m", "--accept-loss")
+    market.ok("table", "fsck", "lake/m")
 
 
 def test_D03_a_commit_that_is_put_back_heals_the_table_without_a_repair(market):

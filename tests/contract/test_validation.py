@@ -42,6 +42,8 @@ def problems(contract, document):
             "-9223372036854775809",
         ),
         ({"type": "integer", "x-type": "int8"}, 128, "at most 127", "128"),
+        ({"type": "number"}, 2**53 + 1, "a number that a double holds", str(2**53 + 1)),
+        ({"type": "number", "x-type": "float"}, 2**24 + 1, "32 bits hold", str(2**24 + 1)),
         ({"type": "number"}, 10**309, "a number that a double holds", "1" + "0" * 76 + "..."),
         ({"type": "number", "x-type": "float"}, 10**39, "32 bits hold", str(10**39)),
         (MONEY, 1.005, "at most 2 digits after the point", "1.005"),

@@ -35,7 +35,7 @@ LOCKS = {
 SCRIPTS = (
     *("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py", "ingest.py"),
     *("entities.py", "entities_read.py", "contract.py", "otlp_decode.py", "export.py"),
-    *("spark.py", "compact.py", "rollup.py", "growth.py"),
+    *("spark.py", "compact.py", "rollup.py", "growth.py", "before.py"),
 )
 
 

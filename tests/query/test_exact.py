@@ -138,6 +138,8 @@ def test_a_number_of_sql_that_is_exact_or_says_that_it_is_a_double_is_taken(sess
         "cast(ts as timestamp) = '2024-06-01 00:00:00.1234561'",
         "cast(ts as date) = '2024-06-01 00:00:01'",
         "cast(ts as time) = '00:00:00.1234561'",
+        *("ts = '2024-06-01 02:00:00.123456789+02:00'", "ts < '2024-06-01T00:00:01-0500'"),
+        *("ts > '2024-06-01 00:00 Europe/Berlin'", "cast(ts as date) = '2024-06-01 00:00+01'"),
     ],
 )
 def test_a_text_that_would_be_rounded_to_a_value_that_rows_have_deletes_nothing(table, where):
@@ -155,6 +157,7 @@ def test_a_text_that_would_be_rounded_to_a_value_that_rows_have_deletes_nothing(
         *("x = '1'", "x = '1.0'", "x = '1e0'", "narrow = '1.1'", "narrow = '1.100000000000'"),
         "ts = '2024-06-01T00:00:00.123456789'",
         "ts = '2024-06-01T00:00:00.12345678900'",
+        *("ts = '2024-06-01T00:00:00.123456789Z'", "ts = '2024-06-01 00:00:00.123456789+00:00'"),
         "cast(ts as date) = '2024-06-01 00:00:00' and x = 1",
         "cast(x as double) < '1.4'",
         "cast(x as varchar) < '1.4'",
@@ -162,6 +165,80 @@ def test_a_text_that_would_be_rounded_to_a_value_that_rows_have_deletes_nothing(
 )
 def test_a_text_that_is_a_value_of_the_column_finds_it(table, where):
     assert table.scan(["x"], where).read_all()["x"].to_pylist() == [1]
+
+
+NOON = "2024-06-01 12:00:00"
+CHANGED_BY_THE_ENGINE = [
+    *(("x", "1.4"), ("x", "9007199254740992.9"), ("narrow", "1.10000000001")),
+    *(("ts", f"{NOON}.1234567891"), ("zoned", f"{NOON}.1234561Z"), ("naive", f"{NOON}.1234561")),
+    *(("naive", f"{NOON}+02:00"), ("naive", f"{NOON}-0500"), ("naive", f"{NOON} Europe/Berlin")),
+    *(("ts", f"{NOON}.1+02"), ("day", NOON), ("day", "2024-06-01 00:00+01")),
+]
+
+
+@pytest.fixture
+def times(session, tmp_path):
+    """A second table of the session, with times of several kinds."""
+    made = TimeSeriesTable.create(tmp_path / "times", time_column="zoned", bucket="1h")
+    noon = [datetime(2024, 6, 1, 12)]
+    made.append(
+        pa.table(
+            {
+                "zoned": pa.array(noon, pa.timestamp("us", "UTC")),
+                "naive": pa.array(noon, pa.timestamp("us")),
+                "day": pa.array(noon, pa.date32()),
+                "note": pa.array(["2024-06-01 12:00:00+02:00"]),
+            }
+        )
+    )
+    session.register_tstable("times", made)
+    return session
+
+
+@pytest.mark.parametrize(("column", "text"), CHANGED_BY_THE_ENGINE)
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("{c} = {t}", "{t} < q.{c}", "{c} in ({t}, {t})", "{c} between {t} and {t}"),
+        *("not {c} <> {t}", "exists (select 1 from {source} as i where i.{c} = {t})"),
+    ],
+)
+def test_a_query_with_a_text_that_the_engine_would_change_is_refused(
+    times, column, text, condition
+):
+    source = "t" if column in ("x", "narrow", "ts") else "times"
+    for written, params in ((f"'{text}'", None), ("$p", {"p": text})):
+        where = condition.format(c=column, t=written, source=source)
+        with pytest.raises(Invalid) as caught:
+            times.sql(f"select count(*) from {source} as q where {where}", params)
+        assert caught.value.facts["text"] == text
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("query", "params", "count"),
+    [
+        ("times where naive = $1", ["2024-06-01T12:00:00Z"], 1),
+        ("times where naive = $1", ["2024-06-01 12:00:00.000000+00:00"], 1),
+        ("times where zoned = $1", ["2024-06-01T14:00:00.000000000+02:00"], 1),
+        ("times where note = $1", ["2024-06-01 12:00:00+02:00"], 1),
+        ("times where note = '2024-06-01 12:00:00+02:00'", None, 1),
+        ("(select note as naive from times) where naive = '2024-06-01 12:00:00+02:00'", None, 1),
+        ("t where x < $1", ["2"], 1),
+        ("t where narrow = '1.10'", None, 1),
+    ],
+)
+def test_a_query_with_a_text_that_the_engine_keeps_is_answered(times, query, params, count):
+    (found,) = times.sql(f"select count(*) as n from {query}", params).to_pylist()
+    assert found["n"] == count
+
+
+def test_a_text_is_checked_again_when_a_query_is_repeated_with_another(times):
+    query = "select count(*) as n from times where naive = $1"
+    for _ in range(2):
+        assert times.sql(query, ["2024-06-01 12:00:00"]).to_pylist() == [{"n": 1}]
+        with pytest.raises(Invalid, match="zone"):
+            times.sql(query, ["2024-06-01 14:00:00+02:00"])
 
 
 @pytest.mark.parametrize("way", ["close", "with", "drop"])

@@ -6,6 +6,7 @@ import pytest
 
 from fixtures.entities import ORDER, serving_entities
 from fixtures.postgres import own_postgres, postgres_run, postgres_template
+from fixtures.timing import wait_until
 from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER
 
 __all__ = ["own_postgres", "postgres_run", "postgres_template"]
@@ -86,6 +87,23 @@ def test_without_postgres_each_mode_answers_as_it_says(stopped):
         time.sleep(0.2)
     assert found.json()["document"] == {"status": "newer"}
     assert "thermocline-warning" not in found.headers
+
+
+def test_exports_that_fail_are_in_health_metrics_and_the_list_of_jobs(tmp_path, own_postgres):
+    busy = {"export_changes": 1, "flush_look_s": 0.05}
+    with (
+        serving_entities(tmp_path, own_postgres.dsn, **busy) as served,
+        served.client() as client,
+    ):
+        client.post(f"{PATH}/schema", json=ORDER)
+        assert client.get("/api/v1/jobs").json()["export_error"] is None
+        own_postgres.stop()
+        wait_until(lambda: client.get("/api/v1/jobs").json()["export_error"] is not None)
+        assert client.get("/api/v1/jobs").json()["export_error"]["code"] == "unavailable"
+        ready = client.get("/health/ready")
+        assert ready.status_code == 200
+        assert "exports of entities fail" in ready.json()["warnings"][0]
+        assert "thermocline_export_failing 1.0" in client.get("/metrics").text
 
 
 def test_a_node_started_without_its_postgres_answers_best_effort_from_the_lake(

@@ -101,6 +101,16 @@ def test_a_json_value_that_would_change_is_refused_by_line_and_column(client, ta
     assert [row["n"] for row in found] == [1.0, 2.7]
 
 
+def test_a_negative_zero_of_json_keeps_its_sign(client, table):
+    rows = b'{"ts":"2024-06-01T01:00:00","symbol":" -0","close":-0}\n'
+    rows += b'{"ts":"2024-06-01T02:00:00","symbol":"b","close": -0.0}\n'
+    rows += b'{"ts":"2024-06-01T03:00:00","symbol":"c","close":0}\n'
+    assert post(client, table, rows).status_code == 200
+    found = ask(client, f"select symbol, close::varchar as c from {table} order by ts")["rows"]
+    assert [row["c"] for row in found] == ["-0.0", "-0.0", "0.0"]
+    assert found[0]["symbol"] == " -0"
+
+
 def test_a_json_time_is_read_with_a_zone_without_one_and_as_nanoseconds(client, table):
     june_ns = 1_717_200_000 * 10**9
     times = ["2024-06-01T01:00:00Z", "2024-06-01T02:00:00", "2024-06-01 05:00+02:00", june_ns]

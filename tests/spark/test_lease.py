@@ -78,6 +78,19 @@ def test_the_lease_of_a_holder_that_died_ends_by_itself(lease, clock):
         now.check()
 
 
+def test_S09_a_holder_that_died_while_its_clock_was_years_ahead_keeps_no_table(lease, clock):
+    years_s = 10 * 365 * 24 * 3_600
+    clock.go_on(years_s)
+    died = lease("a")
+    died.__enter__()
+    died._released.set()
+    died._renewer.join()
+    clock.go_on(-years_s)
+    with lease("b") as now:
+        assert now.epoch == 2
+        now.check()
+
+
 def test_a_holder_that_lives_keeps_its_lease_past_the_term(lease, clock, storage):
     with lease("a", term_s=0.2):
         begun = newest_lease(storage, "prices").until_ns

@@ -222,6 +222,14 @@ def test_a_bad_line_of_json_is_told_and_its_neighbours_are_in(file, line, said):
     assert said in reason
 
 
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_a_negative_zero_of_json_keeps_its_sign(file, form):
+    line = '{"ts": "2024-06-01", "host": "-0", "value": -0, "count": -0}'
+    rows, bad = read(file(form.format(line), "in.json"))
+    assert (rows[0]["host"], str(rows[0]["value"]), str(rows[0]["count"])) == ("-0", "-0.0", "0")
+    assert bad == []
+
+
 def test_a_json_array_is_rows_by_number(file):
     text = json.dumps([{"ts": "2024-06-01", "host": "a"}, 5, {"ts": "2024-06-02", "host": "b"}])
     rows, bad = read(file(text, "in.json"))

@@ -61,14 +61,14 @@ class CoverageReport:
     def span(self, start: object, end: object) -> tuple[int, int]:
         """Return the bucket numbers of a time range; a missing end is that of what is held."""
         bucket, whole = self.state.spec.bucket, self.coverage.whole
-        if not whole and (start is None or end is None):
-            return (0, 0)
         low = None if start is None else bucket.parse_position(start)
         high = None if end is None else bucket.parse_position(end)
-        first = whole.first() if low is None else bucket.number_of(low)
-        after = whole.last() + 1 if high is None else bucket.number_of(high - 1) + 1
         if low is not None and high is not None:
             bucket.span(low, high)
+        elif not whole:
+            return (0, 0)
+        first = whole.first() if low is None else bucket.number_of(low)
+        after = whole.last() + 1 if high is None else bucket.number_of(high - 1) + 1
         first, after = bucket.clamp(first), bucket.clamp(after)
         return first, max(first, after)
 
@@ -173,15 +173,21 @@ class CoverageReport:
         """
         bucket = self.state.spec.bucket
         window = parse_bucket(length, "length", bucket.index_type)
+        limit = None if before is None else bucket.number_of(bucket.parse_position(before))
         parts = [self._find_buckets(entity)] if entity is not None else self._list_buckets()
         if not parts:
             return None
         shared = Buckets(BitMap64.intersection(*(part.bitmap for part in parts)))
-        limit = None if before is None else bucket.number_of(bucket.parse_position(before))
         starts, ends = shared.run_bounds()
         ends = ends if limit is None else np.minimum(ends, limit)
-        for first, end in zip(starts[::-1].tolist(), ends[::-1].tolist(), strict=True):
-            if end > first and (begin := bucket.first_of_window(end, window)) >= first:
+        if not len(ends):
+            return None
+        # Months differ in length, so a window may need one bucket fewer elsewhere than at the end.
+        newest = int(ends[-1])
+        buckets_min = max(1, newest - bucket.first_of_window(newest, window) - 1)
+        fitting = np.flatnonzero(ends - starts >= buckets_min)[::-1]
+        for first, end in zip(starts[fitting].tolist(), ends[fitting].tolist(), strict=True):
+            if (begin := bucket.first_of_window(end, window)) >= first:
                 return begin, end
         return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thermocline.cli.argument import CommandList, JsonOption, TableArgument
-from thermocline.cli.table.target import open_table
+from thermocline.cli.table.target import find_table_root, open_table
 from thermocline.cli.terminal.terminal import print_line, show_progress
 from thermocline.errors import Corruption
 
@@ -85,7 +85,7 @@ def fsck(table: TableArgument, json: JsonOption = False) -> None:
     from thermocline.table import TimeSeriesTable
 
     # A table with a damaged log cannot be opened, but must be checked.
-    opened = TimeSeriesTable(ColdTable(open_storage(table)))
+    opened = TimeSeriesTable(ColdTable(open_storage(find_table_root(table))))
     if not opened.cold.log.exists():
         opened = open_table(table)
     with show_progress("checking") as report:
@@ -130,17 +130,18 @@ def repair(
     from thermocline.cold.care.repair import RepairReport
     from thermocline.table import survey_loss
 
+    root = find_table_root(table)
     done: RepairReport | None = None
     if accept_loss:
         from thermocline.table import repair_table
 
-        done = repair_table(table)
-    loss = done.loss if done else survey_loss(table)
+        done = repair_table(root)
+    loss = done.loss if done else survey_loss(root)
     if json:
         from thermocline.cli.terminal.output import print_json
 
         made = {"version": done.version, "aside": done.aside} if done else {}
-        facts = {"root": table, "is_needed": loss.is_needed, "is_dry_run": not accept_loss}
+        facts = {"root": root, "is_needed": loss.is_needed, "is_dry_run": not accept_loss}
         print_json({**facts, **asdict(loss), **made})
         return
     if not loss.is_needed:

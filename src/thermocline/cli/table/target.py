@@ -22,10 +22,26 @@ def open_table(path: str) -> "TimeSeriesTable":
     """Open the table that a path names; `NotFound` when there is none."""
     from thermocline.table import TimeSeriesTable
 
+    named = _split_lake_path(path)
+    return open_lake(named[0]).table(named[1]) if named else TimeSeriesTable.open(path)
+
+
+def find_table_root(path: str) -> str:
+    """Return the folder of the table that a path names, even if its lake cannot be opened."""
+    named = _split_lake_path(path)
+    if named is None:
+        return path
+    from thermocline.cold.catalog import Catalog
+
+    folder, name = named
+    catalog = Catalog(folder, is_read_only=True)
+    return f"{catalog.root}/{catalog.find_entry(name).folder}"
+
+
+def _split_lake_path(path: str) -> tuple[str, str] | None:
+    """Return the folder of the lake and the name in it, for a path such as `lake/prices`."""
     folder, name = os.path.split(path.rstrip("/"))
-    if not os.path.isdir(path) and is_lake(folder or "."):
-        return open_lake(folder or ".").table(name)
-    return TimeSeriesTable.open(path)
+    return (folder or ".", name) if not os.path.isdir(path) and is_lake(folder or ".") else None
 
 
 def is_lake(folder: str) -> bool:

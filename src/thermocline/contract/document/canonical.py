@@ -99,11 +99,15 @@ def _canonical_number(
     kind: ColumnKind, value: Any, at: Steps, problems: list[DocumentProblem]
 ) -> Any:
     try:
-        return number_form(kind, value)
+        near = number_form(kind, value)
     except OverflowError:
+        near = None
+    # A number with a fraction becomes the nearest one of its column, an integer is never rounded.
+    if near is None or (isinstance(value, int) and int(near) != value):
         bits = "a number that 32 bits hold" if kind.bits == 32 else "a number that a double holds"
         problems.append(DocumentProblem(pointer_of(at), bits, preview_value(value)))
         return value
+    return near
 
 
 def _canonical_decimal(

@@ -29,6 +29,7 @@ from thermocline.errors import Invalid, Unavailable
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import ColumnFit, Schema, fit_columns
 from thermocline.ingest.exact_values import column_from_texts, fit_batch, from_json, has_decimals
+from thermocline.ingest.json_text import restore_negative_zeros
 from thermocline.pipeline.backfill.bad_rows import BadRowCollector, convert_good_rows
 from thermocline.pipeline.backfill.csv_records import CsvRecord, read_records
 from thermocline.pipeline.backfill.input_files import InputFile
@@ -260,6 +261,7 @@ def _parse_object(raw: bytes, *, is_exact: bool) -> tuple[dict[str, Any] | None,
         if is_exact or _LONG_NUMBER.search(raw):
             # The fast parser makes a double of an integer that does not fit into 64 bits.
             found = json.loads(raw, parse_float=Decimal if is_exact else float)
+        found = restore_negative_zeros(raw, found, Decimal if is_exact else float)
     except ValueError as error:
         return None, f"not JSON: {error}"
     return (found, "") if isinstance(found, dict) else (None, "not a JSON object")

@@ -10,6 +10,8 @@ Out:  a `Lease` with a unique epoch, or `TableBusy`
 - Of several processes, one creates the file of the next epoch and holds the lease. If the holder
   dies, the lease ends after `term_s`, and another process can take the next epoch.
 - Each file has a checksum. One that is damaged counts as ended: a lease saves work and no more.
+- A lease that ends later than `AHEAD_S_MAX` from now counts as ended, too: its holder's clock was
+  wrong, and a holder that died would keep the table for years.
 - A holder looks before every commit whether a later epoch exists, and commits nothing if one does.
 - The lease saves work; it is not what makes commits right. A holder may be stopped between its
   look and its commit, and clocks of machines differ. That is harmless, because every job's commit
@@ -32,6 +34,7 @@ from thermocline.format.sealed_json import seal, unseal
 
 FOLDER = "leases"
 TERM_S = 60.0
+AHEAD_S_MAX = 24 * 3_600
 BEATS_PER_TERM = 4
 EPOCHS_KEPT = 16
 _UNSEALED = frozenset({"holder", "job", "until_ns"})
@@ -80,8 +83,10 @@ class Lease:
     def __enter__(self) -> "Lease":
         """Take the lease; `TableBusy` if another job has it."""
         found = newest_lease(self._storage, self._table)
-        if found is not None and not found.is_ended and found.until_ns > self._now_ns():
-            raise self._busy_error(found)
+        if found is not None and not found.is_ended:
+            left_ns = found.until_ns - self._now_ns()
+            if 0 < left_ns <= max(AHEAD_S_MAX, self._term_s) * NS_PER_S:
+                raise self._busy_error(found)
         self.epoch = 1 if found is None else found.epoch + 1
         taken = {"holder": self._holder, "job": self._job, "until_ns": self._until_ns()}
         if not self._storage.put_new(self._path("json"), seal(taken)):

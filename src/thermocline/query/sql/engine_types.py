@@ -76,9 +76,13 @@ class ShapeColumn:
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """Every column name of a table in lower case; None for columns that cannot prune segments."""
+    """Every column name of a table in lower case; None for columns that cannot prune segments.
+
+    `types` are the engine's types of all columns.
+    """
 
     columns: Mapping[str, ShapeColumn | None]
+    types: Mapping[str, str]
 
 
 def quote_identifier(name: str) -> str:
@@ -94,7 +98,10 @@ def quote_text(text: str) -> str:
 @lru_cache(maxsize=512)
 def shape_of(schema: pa.Schema) -> Shape:
     """Return the shape of an Arrow schema; the same object for an equal schema while cached."""
-    return Shape({field.name.lower(): _shape_column(field) for field in schema})
+    return Shape(
+        {field.name.lower(): _shape_column(field) for field in schema},
+        {field.name.lower(): engine_type(field.type) for field in schema},
+    )
 
 
 def _shape_column(field: pa.Field) -> ShapeColumn | None:

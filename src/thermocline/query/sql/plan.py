@@ -263,7 +263,7 @@ def _make_item(
     alias = (node["alias"] or node.get("table_name") or "").lower()
     place = known.get(id(node))
     if node["type"] == "EMPTY":
-        return _FromItem("", None, Shape({}), is_pushable)
+        return _FromItem("", None, Shape({}, {}), is_pushable)
     if place is None or node["column_name_alias"]:
         return _FromItem(alias, None, None, is_pushable)
     return _FromItem(alias, place, shapes[place], is_pushable)

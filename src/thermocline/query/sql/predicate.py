@@ -8,15 +8,10 @@ Out:  a `Predicate`: a mask for every batch, the columns it reads, the constrain
 - The mask has the length and order of the batch; where the expression is null, it is false.
 - The engine returns only the mask, so the caller filters a batch with its exact Arrow types.
 - `now()` is the same instant for every batch of a predicate.
-- A text that the engine would round or cut before it compares it with a number or time is refused:
-  the engine casts a text to the type of the other side, so `i = '1.4'` is true where `i` is 1.
-  Comparisons with doubles are allowed: a text means the nearest double, as a number does.
+- A text that the engine would change before it compares it with a number or time is refused.
 """
 
-import re
 import threading
-from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
 import duckdb
@@ -30,6 +25,7 @@ from thermocline.format.types import plain_type
 from thermocline.query.engine import Engine, EngineLimits, translate_errors
 from thermocline.query.sql.constant import evaluate_constants
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
+from thermocline.query.sql.exact_text import check_text_fits, find_text_comparisons
 from thermocline.query.sql.gate import (
     INTERNAL_PREFIX,
     WHOLE,
@@ -51,22 +47,6 @@ _REFUSED = {
     "WINDOW": "window function",
     "DEFAULT": "default",
     "POSITIONAL_REFERENCE": "position",
-}
-
-_WHOLE_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER")
-_DECIMAL_TYPE = re.compile(r"DECIMAL\(\d+,(\d+)\)")
-_MAY_BE_FINER = re.compile(r"[.:eE]")
-_CLOCK = re.compile(r"\d+:[\d:.]+")
-_FRACTION = re.compile(r":\d+\.(\d+)")
-_FRACTION_DIGITS = {
-    "TIME": 6,
-    "TIME_NS": 9,
-    "TIMESTAMP": 6,
-    "TIMESTAMP WITH TIME ZONE": 6,
-    "TIMESTAMP_S": 0,
-    "TIMESTAMP_MS": 3,
-    "TIMESTAMP_NS": 9,
-    "TIMESTAMPTZ_NS": 9,
 }
 
 
@@ -135,16 +115,16 @@ class Predicate:
             )
 
     def _check_texts(self, expression: Tree) -> None:
-        """Raise `Invalid` for a text that the engine would round to a number or time."""
-        for texts, others in _find_text_comparisons(expression):
-            for other in others:
+        """Raise `Invalid` for a text that the engine would change to a number or time."""
+        for compared in find_text_comparisons(tree_nodes(expression)):
+            for other in compared.others:
                 try:
                     text = expression_text(self._cursor, other)
                     (kind,) = self._cursor.sql(_select_text(f"SELECT {text}", "true")).types
                 except duckdb.Error:
                     continue  # a part of a lambda: the engine cannot bind it alone
-                for one in texts:
-                    _check_text_fits(one, str(kind))
+                for one in compared.texts:
+                    check_text_fits(one, str(kind))
 
     def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
         conditions = conditions_on(self._cursor, expression, shape_of(schema))
@@ -237,59 +217,3 @@ def _columns(expression: Tree, schema: pa.Schema) -> tuple[str, ...]:
             columns=schema.names,
         )
     return tuple(name for name in schema.names if name.lower() in named)
-
-
-def _find_text_comparisons(expression: Tree) -> Iterator[tuple[list[str], list[Tree]]]:
-    """Yield the texts of each comparison, and the other parts that they are compared with."""
-    for part in tree_nodes(expression):
-        kind = part.get("class")
-        if kind == "COMPARISON":
-            sides = [part["left"], part["right"]]
-        elif kind == "BETWEEN":
-            sides = [part["input"], part["lower"], part["upper"]]
-        elif kind == "OPERATOR" and part["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
-            sides = part["children"]
-        else:
-            continue
-        texts = [side["literal"]["text"] for side in sides if _is_text(side)]
-        if any(_MAY_BE_FINER.search(text) for text in texts):
-            yield texts, [side for side in sides if not _is_text(side)]
-
-
-def _check_text_fits(text: str, kind: str) -> None:
-    """Raise `Invalid` for a text that is a number or time finer than the engine's type."""
-    if not _is_finer(text, kind):
-        return
-    raise Invalid(
-        "a text of the condition would be rounded before it is compared",
-        hint="write a number without quotes, or a time with no more digits than the column has",
-        text=text[:80],
-        type=kind,
-    )
-
-
-def _is_text(side: Tree) -> bool:
-    literal = side.get("literal")
-    return isinstance(literal, dict) and literal["kind"] == "STRING"
-
-
-def _is_finer(text: str, kind: str) -> bool:
-    if kind in _FRACTION_DIGITS:
-        found = _FRACTION.search(text)
-        return found is not None and len(found[1].rstrip("0")) > _FRACTION_DIGITS[kind]
-    if kind == "DATE":
-        clock = _CLOCK.search(text)
-        return clock is not None and any(letter in "123456789" for letter in clock[0])
-    found = _DECIMAL_TYPE.fullmatch(kind)
-    if found is None and not _WHOLE_TYPES.fullmatch(kind):
-        return False
-    try:
-        number = Decimal(text.strip())
-    except InvalidOperation:
-        return False
-    if not number.is_finite():
-        return False
-    digits, exponent = number.as_tuple()[1:]
-    written = "".join(map(str, digits))
-    zeros = len(written) - len(written.rstrip("0"))
-    return bool(number) and int(exponent) + zeros < -(int(found[1]) if found else 0)

@@ -46,6 +46,11 @@ from thermocline.query.sql.constant import (
     parse_constant,
 )
 from thermocline.query.sql.engine_types import Shape, quote_identifier, shape_of
+from thermocline.query.sql.exact_text import (
+    ColumnTexts,
+    check_compared_texts,
+    find_column_texts,
+)
 from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement, rows_needed
 from thermocline.query.sql.plan import (
     ConditionCache,
@@ -198,6 +203,7 @@ class StatementCache:
     template: QueryTemplate | None = None
     constants: dict[int, Constant] = field(default_factory=dict)
     conditions: ConditionCache = field(default_factory=ConditionCache)
+    column_texts: list[ColumnTexts] | None = None
     text: _KeptText | None = None
 
 
@@ -278,10 +284,14 @@ class _Preparation:
         if kept is not None and self._still_holds(kept):
             self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
+        shapes = self._shapes()
+        if self._known.column_texts is None:
+            self._known.column_texts = list(find_column_texts(self._statement))
+        check_compared_texts(self._known.column_texts, shapes, self._parameters)
         found = find_constraints(
             self._cursor,
             self._statement,
-            self._shapes(),
+            shapes,
             self._parameters,
             self._known.conditions,
         )

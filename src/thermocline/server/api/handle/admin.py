@@ -92,7 +92,7 @@ def config(call: ApiRequest) -> response_types.Config:
 
 
 def jobs(call: ApiRequest) -> response_types.Jobs:
-    """Return the caller's hot rows by table, the last flush error, and the newest job runs."""
+    """Return the caller's hot rows by table, the last errors, and the newest job runs."""
     node, lake = call.parts.node, call.lake
     now_s = clock.monotonic()
     flushes = []
@@ -102,10 +102,15 @@ def jobs(call: ApiRequest) -> response_types.Jobs:
         since_s = hot.hot_since_s
         hot_s = None if since_s is None else round(now_s - since_s, 3)
         flushes.append(response_types.FlushJob(name, rows, hot.buffer.size_bytes, hot_s))
-    error, runs = node.flush_error, _job_runs(call)
+    runs = _job_runs(call)
+    flush_error, export_error = (
+        None if error is None else problem_of(error, call.request_id)
+        for error in (node.flush_error, node.export_error)
+    )
     return response_types.Jobs(
         flushes,
-        None if error is None else problem_of(error, call.request_id),
+        flush_error,
+        export_error,
         node.tier.hot_bytes,
         node.tier.hot_bytes_max,
         runs,

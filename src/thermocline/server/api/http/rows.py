@@ -25,6 +25,7 @@ import pyarrow.types as kinds
 
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.exact_values import has_decimals, json_conversion, short_text
+from thermocline.ingest.json_text import restore_negative_zeros
 from thermocline.ingest.rows import ROWS_MAX, fit_rows, rows_table
 
 LINE_LOOKS_MAX = 100_000
@@ -64,7 +65,12 @@ def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
     """Return the rows of a JSON array (or one object), or of JSON lines."""
     exact = {field.name for field in schema if has_decimals(field.type)}
     decoder = msgspec.json.Decoder(float_hook=Decimal) if exact else msgspec.json.Decoder()
-    found = _array(data, decoder) if is_list else _lines(data, decoder)
+    parse_float = Decimal if exact else float
+
+    def parse(text: bytes) -> Any:
+        return restore_negative_zeros(text, decoder.decode(text), parse_float)
+
+    found = _array(data, parse) if is_list else _lines(data, parse)
     if len(found.rows) > ROWS_MAX:
         hint = "send the rows in smaller parts"
         raise Invalid("more rows than one write accepts", hint=hint, rows_max=ROWS_MAX)
@@ -80,25 +86,25 @@ def json_rows(data: bytes, schema: pa.Schema, *, is_list: bool) -> JsonRows:
     return found
 
 
-def _lines(data: bytes, decoder: Any) -> JsonRows:
+def _lines(data: bytes, parse: Callable[[bytes], Any]) -> JsonRows:
     rows, places = [], []
     for number, line in enumerate(io.BytesIO(data), start=1):
         if line.strip():
-            rows.append(_row(_value(line, decoder, {"line": number}), {"line": number}))
+            rows.append(_row(_value(line, parse, {"line": number}), {"line": number}))
             places.append(number)
     return JsonRows(rows, places, "line")
 
 
-def _array(data: bytes, decoder: Any) -> JsonRows:
-    found = _value(data, decoder, {})
+def _array(data: bytes, parse: Callable[[bytes], Any]) -> JsonRows:
+    found = _value(data, parse, {})
     given = found if isinstance(found, list) else [found]
     rows = [_row(row, {"row": number}) for number, row in enumerate(given, start=1)]
     return JsonRows(rows, list(range(1, len(rows) + 1)), "row")
 
 
-def _value(data: bytes, decoder: Any, place: dict[str, int]) -> Any:
+def _value(data: bytes, parse: Callable[[bytes], Any], place: dict[str, int]) -> Any:
     try:
-        return decoder.decode(data)
+        return parse(data)
     except (msgspec.MsgspecError, RecursionError, ValueError, InvalidOperation) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Invalid(

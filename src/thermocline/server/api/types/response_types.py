@@ -267,10 +267,11 @@ class JobRun(Struct):
 
 
 class Jobs(Struct):
-    """The hot rows by table, the error of the last periodic flush, and the newest job runs."""
+    """The hot rows by table, the errors of periodic flushes and exports, the newest job runs."""
 
     flushes: list[FlushJob]
     flush_error: ProblemResponse | None
+    export_error: ProblemResponse | None
     hot_bytes: int
     hot_bytes_max: int
     runs: list[JobRun]
