@@ -147,4 +147,5 @@ def test_the_page_quotes_every_name_that_sql_takes_for_a_keyword():
     quoted = set(text.split("KEYWORDS = new Set(")[1].split("`")[1].split())
     asked = """select keyword_name from duckdb_keywords()
         where keyword_category in ('reserved', 'type_function')"""
-    assert quoted == {word for (word,) in duckdb.sql(asked).fetchall()}
+    with duckdb.connect() as engine:
+        assert quoted == {word for (word,) in engine.sql(asked).fetchall()}

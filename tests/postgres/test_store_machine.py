@@ -179,10 +179,19 @@ class ChecksPatches(OperationWriter):
         return schema_version, document
 
 
-@pytest.mark.parametrize("wrong", [ForgetsVersions, IgnoresMatches, ChecksPatches])
-def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong):
+class FirstContract(Machine):
+    """Stays with the first contract, which refuses patches that later ones accept."""
+
+    register_the_next = None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "way"),
+    [(ForgetsVersions, Machine), (IgnoresMatches, Machine), (ChecksPatches, FirstContract)],
+)
+def test_a_wrong_store_is_told_from_a_dict(pool, monkeypatch, wrong, way):
     monkeypatch.setattr("thermocline.hot.postgres.store.store.OperationWriter", wrong)
-    machine = type("Machine", (Machine,), {"pool": pool})
+    machine = type("Machine", (way,), {"pool": pool})
     many = settings(
         max_examples=40, stateful_step_count=20, report_multiple_bugs=False, phases=("generate",)
     )

@@ -333,7 +333,7 @@ def test_D08_keys_of_another_lake_are_refused(tmp_path):
 
 def test_keys_that_cannot_be_read_are_reset_and_the_node_stays_closed(store):
     old = store.create_first()
-    with pytest.raises(Conflict, match="can be read"):
+    with pytest.raises(Conflict, match="is not damaged"):
         store.reset()
     Path(store.path).write_bytes(b"damage")
     new = store.reset()
