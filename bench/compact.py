@@ -29,13 +29,14 @@ import pyspark
 import measure
 from measure import Sample, milliseconds
 from thermocline.cold.change.append import AppendOptions
+from thermocline.cold.compact.plan import CompactionGroup, CompactionLimits, plan_slices
+from thermocline.cold.compact.rewrite import MergeKernel, compact, merge_here
 from thermocline.cold.segment.row_digest import digest_rows
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
 from thermocline.format.bucket import Bucket
 from thermocline.format.log.action import TableSpec
-from thermocline.pipeline.compact.job import MergeKernel, compact, merge_here, spark_kernel
-from thermocline.pipeline.compact.plan import CompactionGroup, CompactionLimits, plan_slices
+from thermocline.pipeline.compact.job import spark_kernel
 from thermocline.pipeline.run.job import ignore_progress
 from thermocline.pipeline.spark.session import session, stop
 

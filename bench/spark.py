@@ -33,8 +33,9 @@ import pyspark
 import measure
 import peers
 import thermocline as tc
-from thermocline.pipeline.compact.job import compact, spark_kernel
-from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.cold.compact.plan import CompactionLimits
+from thermocline.cold.compact.rewrite import compact
+from thermocline.pipeline.compact.job import spark_kernel
 from thermocline.pipeline.run.job import ignore_progress
 
 READ_MAX = 1.1

@@ -55,7 +55,6 @@ EXCEPTIONS = {
         "rename_column": COLUMNS,
         "scan": EXACT,
         "set_overlap": COLUMNS,
-        "set_retention": COLUMNS,
         "snapshot": OF_THE_ROOMS,
         "spec": OF_THE_FILES,  # `info` tells what a user wants of it
         "to_arrow": EXACT,

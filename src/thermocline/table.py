@@ -33,6 +33,7 @@ from thermocline.cold.change.update import (
     check_key,
     key_columns,
 )
+from thermocline.cold.compact.rewrite import CompactionReport, compact_here
 from thermocline.cold.segment.measure import check_entity_count
 from thermocline.cold.segment.parquet import filter_rows
 from thermocline.cold.segment.row_reader import RowReader
@@ -529,6 +530,17 @@ class TimeSeriesTable:
         return coverage_report.holes(self.cold.state())
 
     # Care
+
+    def compact(
+        self, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    ) -> CompactionReport:
+        """Rewrite small segments as few large ones, in this process and within bounded memory.
+
+        The rows stay the same; rows that were deleted are purged. Each group of segments is one
+        commit. `Conflict` if other writers change the segments first in every try. Older versions
+        stay readable until a vacuum expires them.
+        """
+        return compact_here(self.cold, tell=check_function(progress, "progress"))
 
     def vacuum(
         self,

@@ -1,9 +1,10 @@
-"""vacuum and fsck on the command line."""
+"""compact, vacuum and fsck on the command line."""
 
 import os
 import time
 from pathlib import Path
 
+import thermocline as tc
 from thermocline import connect
 
 
@@ -22,6 +23,17 @@ def orphan(shell):
     path = segments(shell)[0].with_name("0" * 32 + ".parquet")
     path.write_bytes(b"left over")
     return path
+
+
+def test_a_compaction_says_what_it_did_and_then_that_there_is_nothing_to_do(market):
+    before = market.ok("table", "info", "prices", "--json").json()["rows"]
+    table = tc.TimeSeriesTable.open(market.folder / "prices")
+    table.append(table.to_arrow(end="2024-06-01T01:00:00Z"), overlap="allow")
+    table.append(table.to_arrow(end="2024-06-01T01:00:00Z"), overlap="allow")
+    assert "segments are 1" in market.ok("table", "compact", "prices").out
+    assert "nothing to compact" in market.ok("table", "compact", "prices").out
+    assert market.ok("table", "compact", "prices", "--json").json()["commits"] == 0
+    assert market.ok("table", "info", "prices", "--json").json()["rows"] > before
 
 
 def test_a_vacuum_only_says_what_it_would_do(market):

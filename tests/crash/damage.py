@@ -27,12 +27,12 @@ from fixtures.wal import calm, ticks
 from thermocline.backup.backup import backup, restore
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.catalog import Catalog
+from thermocline.cold.compact.plan import CompactionLimits
+from thermocline.cold.compact.rewrite import compact, merge_here
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.errors import Corruption, ThermoclineError
 from thermocline.format.layout import Version
 from thermocline.node import Node
-from thermocline.pipeline.compact.job import compact, merge_here
-from thermocline.pipeline.compact.plan import CompactionLimits
 from thermocline.pipeline.run.job import ignore_progress
 from thermocline.pipeline.run.lease import Lease
 from thermocline.pipeline.run.workspace import JobWorkspace

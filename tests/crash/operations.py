@@ -20,6 +20,7 @@ from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.update import UpdateOptions
+from thermocline.cold.compact.rewrite import compact_here
 from thermocline.cold.table import ColdTable
 from thermocline.format.instant import parse_instant
 from thermocline.format.log.conflict import TimeWindow
@@ -52,6 +53,10 @@ def _changed(table: ColdTable) -> object:
     return table.alter(
         "add column", lambda s, c: (s, c.add_columns([pa.field("note", pa.string())]))
     )
+
+
+def _compacted(table: ColdTable) -> object:
+    return compact_here(table)
 
 
 def _vacuumed(table: ColdTable) -> object:
@@ -89,6 +94,7 @@ OPERATIONS = [
     Operation("upsert", lambda t: t.update(rows([2, 30], close=77), UpdateOptions(inserts=True))),
     Operation("restore", lambda t: t.restore(3)),
     Operation("change", _changed),
+    Operation("compact", _compacted, is_silent=True),
     Operation("vacuum", _vacuumed, is_silent=True),
     Operation("checkpoint", lambda t: t.log.write_checkpoint(t.state().version), is_silent=True),
     Operation("read", lambda t: seen_in(t), is_silent=True),

@@ -21,31 +21,26 @@ from thermocline.cold.care.pin import pin_version
 from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.delete import match_every_row
-from thermocline.cold.segment.row_digest import digest_rows
-from thermocline.errors import Conflict, Corruption, Unavailable
-from thermocline.format.bucket import Bucket
-from thermocline.format.instant import TimeNs
-from thermocline.format.log.action import Segment, TableSpec
-from thermocline.format.log.conflict import TimeWindow
-from thermocline.pipeline.compact import merge as merging
-from thermocline.pipeline.compact.job import (
-    CompactJob,
-    compact,
-    merge_here,
-    report_merges,
-    spark_kernel,
-)
-from thermocline.pipeline.compact.merge import Slice, merge, sort_indices, without_segments
-from thermocline.pipeline.compact.plan import (
+from thermocline.cold.compact import merge as merging
+from thermocline.cold.compact.merge import Slice, merge, sort_indices, without_segments
+from thermocline.cold.compact.plan import (
     CompactionGroup,
     CompactionLimits,
     live_rows,
     plan_groups,
     plan_slices,
 )
+from thermocline.cold.compact.rewrite import compact, merge_here
+from thermocline.cold.segment.row_digest import digest_rows
+from thermocline.cold.segment.write_target import WriteTarget
+from thermocline.errors import Conflict, Corruption, Unavailable
+from thermocline.format.bucket import Bucket
+from thermocline.format.instant import TimeNs
+from thermocline.format.log.action import Segment, TableSpec
+from thermocline.format.log.conflict import TimeWindow
+from thermocline.pipeline.compact.job import CompactJob, report_merges, spark_kernel
 from thermocline.pipeline.run.job import ignore_progress
 from thermocline.pipeline.run.workspace import JobWorkspace
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 JUNE_US = 1_717_200_000_000_000
 MINUTE_US = 60_000_000
@@ -416,10 +411,10 @@ def killed(site, at):
     program = f"""
         import os, signal
         from thermocline.pipeline.run.workspace import JobWorkspace
-        from thermocline.pipeline.compact.job import compact, merge_here
-        from thermocline.pipeline.compact.plan import CompactionLimits
+        from thermocline.cold.compact.rewrite import compact, merge_here
+        from thermocline.cold.compact.plan import CompactionLimits
         from thermocline.pipeline.run.job import ignore_progress
-        from thermocline.pipeline.compact import job as module
+        from thermocline.cold.compact import rewrite as module
         die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         table = JobWorkspace({site.root!r}).table("readings")
         ids = [s.segment_id for s in table.state().segments]

@@ -7,9 +7,10 @@ import pytest
 from fixtures.postgres import postgres_dsn, postgres_run, postgres_server, postgres_template
 from fixtures.wal import calm
 from thermocline.cold.care.fsck import fsck
+from thermocline.cold.compact.plan import CompactionLimits
+from thermocline.cold.compact.rewrite import compact, merge_here
 from thermocline.node import open_lake
-from thermocline.pipeline.compact.job import compact, merge_here, spark_kernel
-from thermocline.pipeline.compact.plan import CompactionLimits
+from thermocline.pipeline.compact.job import spark_kernel
 from thermocline.pipeline.run.job import ignore_progress
 
 __all__ = ["postgres_dsn", "postgres_run", "postgres_server", "postgres_template"]

@@ -17,6 +17,7 @@ from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.delete import match_every_row
+from thermocline.cold.compact.rewrite import merge_here
 from thermocline.cold.segment.row_digest import digest_rows
 from thermocline.cold.segment.stage import Stage
 from thermocline.cold.table import ColdTable
@@ -27,7 +28,6 @@ from thermocline.format.log.action import TableSpec
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.hot.wal.repair.survey import inspect
 from thermocline.node import open_lake
-from thermocline.pipeline.compact.job import merge_here
 from thermocline.pipeline.erase import job as erasing
 from thermocline.pipeline.erase.certificate import write_certificate
 from thermocline.pipeline.erase.job import Erasure, erase

@@ -24,6 +24,7 @@ from postgres.entity_verbs import ACCOUNT, Died, account, balances, cold_balance
 from thermocline import connect
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.change.export_plan import create_entity_spec
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.config import LakeSettings
 from thermocline.errors import Conflict, ThermoclineError
 from thermocline.format.schema import Schema
@@ -36,7 +37,6 @@ from thermocline.pipeline.run.job import Task, ignore_progress
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import without_warnings
 from thermocline.pipeline.spark.spark_errors import translate_error
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 __all__ = [
     "own_postgres",

@@ -21,6 +21,7 @@ from thermocline.client.http import ARROW, Wire, quote_part
 from thermocline.client.parameters import wire_at, wire_time
 from thermocline.cold.care.vacuum import VacuumReport
 from thermocline.cold.change.update import UpdateReport, check_key
+from thermocline.cold.compact.rewrite import CompactionReport
 from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, VersionDiff
 from thermocline.errors import Invalid
 from thermocline.format.argument import (
@@ -202,6 +203,23 @@ class ClientTable:
 
     def _post_change(self, verb: str, body: dict[str, Any]) -> Version:
         return Version(self._wire.change(f"{self._path}/{verb}", body)["version"])
+
+    def set_retention(self, retention: str | timedelta | None) -> Version:
+        """Set how long rows are kept, such as `90d` or a `timedelta`; None keeps all rows."""
+        kept = None if retention is None else write_duration(retention, "retention")
+        return self._post_change("retention", {"retention": kept})
+
+    def compact(
+        self, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    ) -> CompactionReport:
+        """Rewrite small segments as few large ones; the rows stay the same.
+
+        `progress` is called only at the end: the node answers once.
+        """
+        check_function(progress, "progress")
+        found = self._wire.change(f"{self._path}/compact", {})
+        progress("merging", found["commits"], found["commits"])
+        return CompactionReport(**found)
 
     def vacuum(
         self,

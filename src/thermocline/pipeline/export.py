@@ -26,6 +26,7 @@ import pyarrow as pa
 from thermocline.cold.change.commit_staged import new_tag, sweep_staged
 from thermocline.cold.change.export_plan import KEY_COLUMN, KeyedSegment
 from thermocline.cold.segment.stage import SEGMENT_BYTES_MAX, SEGMENT_ROWS_MAX, Stage
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.entity.columns import conform_rows
 from thermocline.entity.export import RowStaging, export
 from thermocline.entity.table import EntityTable
@@ -40,7 +41,7 @@ from thermocline.hot.postgres.export.key_range import (
 from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import without_warnings
-from thermocline.pipeline.spark.worker_stage import WriteTarget, decode_staged, encode_staged
+from thermocline.pipeline.spark.worker_stage import decode_staged, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

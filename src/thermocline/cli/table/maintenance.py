@@ -1,4 +1,4 @@
-"""Commands that maintain a table: vacuum, fsck and repair.
+"""Commands that maintain a table: compact, vacuum, fsck and repair.
 
 - `vacuum` removes nothing without `--yes`; it shows what it would remove.
 - `repair` shows what is lost, and changes nothing without `--accept-loss`.
@@ -18,6 +18,29 @@ if TYPE_CHECKING:
     from thermocline.cold.care.repair import LogLoss
 
 FILES_LISTED_MAX = 20
+
+
+def compact(table: TableArgument, json: JsonOption = False) -> None:
+    """Rewrite small segments as few large ones, without Spark. The rows stay the same."""
+    from dataclasses import asdict
+
+    from thermocline.show import size_text
+
+    opened = open_table(table)
+    with show_progress("merging") as report:
+        done = opened.compact(lambda what, parts, total: report(parts, total))
+    if json:
+        from thermocline.cli.terminal.output import print_json
+
+        print_json({"root": opened.root(), **asdict(done)})
+    elif not done.commits:
+        print_line("nothing to compact: no small segments can be merged")
+    else:
+        sizes = f"{size_text(done.size_bytes_before)} to {size_text(done.size_bytes)}"
+        print_line(
+            f"{done.segments_before:,} segments are {done.segments:,}, {sizes}, "
+            f"{done.rows:,} rows (version {done.version:,})"
+        )
 
 
 def vacuum(
@@ -178,6 +201,11 @@ def _say_loss(loss: "LogLoss") -> None:
 
 
 COMMANDS: CommandList = (
+    (
+        "compact",
+        compact,
+        ("thermocline table compact prices", "thermocline table compact ./lake/metrics --json"),
+    ),
     (
         "vacuum",
         vacuum,

@@ -29,6 +29,7 @@ from thermocline.cold.change.commit_staged import (
 )
 from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Corruption, Invalid, OutcomeUnknown
 from thermocline.format.log.state import TableState
@@ -53,7 +54,6 @@ from thermocline.pipeline.backfill.task import (
 from thermocline.pipeline.run.job import SessionFactory, TaskProgress, TaskResult, ignore_progress
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.tasks import run_tasks
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 DRIFT = ("fail", "add", "ignore")
 PIECE_BYTES = 64 << 20

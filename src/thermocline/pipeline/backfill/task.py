@@ -21,6 +21,7 @@ from thermocline.cold.segment.stage import (
     Stage,
     StagedSegment,
 )
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
@@ -40,7 +41,6 @@ from thermocline.pipeline.backfill.parse import (
     check_types,
     read_file,
 )
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 WHOLE_FILE_BYTES_MIN = 16 << 20
 """A Parquet file of this size becomes a segment unchanged; smaller ones are written together."""

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 
 from thermocline.cold.care.expunge import ExpungeReport, expunge
 from thermocline.cold.change.export_plan import KEY_COLUMN
+from thermocline.cold.compact.plan import CompactionLimits
+from thermocline.cold.compact.rewrite import MergeKernel, compact
 from thermocline.cold.entity_view import read_entity_rows
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.table import ColdTable
@@ -37,8 +39,6 @@ from thermocline.format.instant import TimeNs, format_instant
 from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.format.log.state import TableState
 from thermocline.pipeline.backfill.quarantine import QUARANTINE_SUFFIX
-from thermocline.pipeline.compact.job import MergeKernel, compact
-from thermocline.pipeline.compact.plan import CompactionLimits
 from thermocline.pipeline.erase.certificate import ErasureCertificate, OtherSubject, TableErasure
 from thermocline.pipeline.erase.search import (
     SubjectTrace,

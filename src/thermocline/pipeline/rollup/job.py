@@ -26,6 +26,7 @@ from thermocline.cold.change.replace_windows import (
     replace_windows,
 )
 from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Invalid, NotFound, OutcomeUnknown
 from thermocline.format.coverage import Buckets
@@ -44,7 +45,6 @@ from thermocline.pipeline.rollup.task import RollupWork, WindowPiece, compute_pi
 from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.tasks import run_tasks
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 ROWS_PER_PIECE = 2_000_000
 DECLARATION = "rollup"

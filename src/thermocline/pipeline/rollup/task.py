@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from thermocline.cold.segment.parquet import read_rows
 from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.format.coverage import Buckets
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
 from thermocline.pipeline.rollup.kernel import RollupKernel
-from thermocline.pipeline.spark.worker_stage import WriteTarget, write_segments
+from thermocline.pipeline.spark.worker_stage import write_segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,8 +248,8 @@ def _load_export(settings: PipelineSettings, _: frozenset[str]) -> Job:
 
 
 def _load_compact(settings: PipelineSettings, _: frozenset[str]) -> Job:
+    from thermocline.cold.compact.plan import CompactionLimits
     from thermocline.pipeline.compact.job import CompactJob
-    from thermocline.pipeline.compact.plan import CompactionLimits
 
     limits = settings.limits
     return CompactJob(

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from thermocline.cold.change.append import AppendOptions, plan_columns
 from thermocline.cold.change.commit_staged import append_staged, new_tag, sweep_staged
 from thermocline.cold.segment.stage import StagedSegment, check_writable
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError, Unsupported
@@ -31,8 +32,8 @@ from thermocline.format.log.action import TableSpec
 from thermocline.format.log.state import TableState
 from thermocline.pipeline.spark.options import SparkOptions, open_catalog, open_table
 from thermocline.pipeline.spark.types import from_spark, table_schema
-from thermocline.pipeline.spark.worker_stage import WriteTarget, encode_staged, write_segments
 from thermocline.pipeline.spark.worker_stage import decode_staged as unsealed
+from thermocline.pipeline.spark.worker_stage import encode_staged, write_segments
 
 
 @dataclass(frozen=True)

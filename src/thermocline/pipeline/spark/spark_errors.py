@@ -12,6 +12,7 @@ Out:  an error of this package: the worker's error if a worker raised one, else 
 import re
 
 from thermocline import errors
+from thermocline.cold.compact.rewrite import KernelNotStarted
 from thermocline.config import redact
 from thermocline.errors import Corruption, ThermoclineError, Unavailable, Unsupported
 
@@ -59,7 +60,7 @@ def translate_error(error: BaseException) -> ThermoclineError:
     )
 
 
-class SparkNotStarted(Unavailable):
+class SparkNotStarted(KernelNotStarted):
     """Spark could not be started. Nothing was changed, and a smaller task would fail as well.
 
     `is_known` is true if an earlier task of the run has reported the reason.

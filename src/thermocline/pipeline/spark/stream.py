@@ -35,6 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from thermocline.cold.segment.stage import TAG_LENGTH
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound, Unsupported
 from thermocline.format.layout import Version
@@ -63,7 +64,7 @@ from thermocline.pipeline.spark.sink import (
     stage_batches,
 )
 from thermocline.pipeline.spark.source import frame_columns
-from thermocline.pipeline.spark.worker_stage import WriteTarget, encode_staged
+from thermocline.pipeline.spark.worker_stage import encode_staged
 
 NEUTRAL_OPERATIONS = frozenset({"compact", "retain"})
 LATEST = "latest"

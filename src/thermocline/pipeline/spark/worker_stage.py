@@ -9,34 +9,12 @@ Out:  segments that workers made durable in the table's folder, for the driver t
 """
 
 import pickle
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import pyarrow as pa
 
-from thermocline.cold.segment.stage import Stage, StagedSegment
-from thermocline.cold.storage.open_storage import open_storage
-from thermocline.format.log.action import TableSpec
-from thermocline.format.schema import Schema
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTarget:
-    """The table that workers write to.
-
-    `schema` has the table's columns as of the commit to be made; `mark` is the prefix of the names
-    of the staged files.
-    """
-
-    root: str
-    spec: TableSpec
-    schema: Schema
-    mark: str
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def stage(self) -> Stage:
-        """Return the stage for new segments, in any process."""
-        return Stage(open_storage(self.root, self.options or None), workers=1, mark=self.mark)
+from thermocline.cold.segment.stage import StagedSegment
+from thermocline.cold.segment.write_target import WriteTarget
 
 
 def write_segments(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> list[StagedSegment]:

@@ -1,4 +1,4 @@
-"""Changes of tables over HTTP: write rows, flush, delete, restore, retain, vacuum.
+"""Changes of tables over HTTP: write rows, flush, delete, restore, retain, compact.
 
 In:   a call on a route
 Out:  counts and versions; when an answer is sent, the change is durable and visible
@@ -10,6 +10,7 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -162,6 +163,16 @@ def restore(call: ApiRequest) -> response_types.ChangedResponse:
 def retain(call: ApiRequest) -> response_types.ChangedResponse:
     """Delete the rows past a table's retention."""
     return response_types.ChangedResponse(call.table.retain(yes=call.body.yes))
+
+
+def set_retention(call: ApiRequest) -> response_types.ChangedResponse:
+    """Set how long a table keeps its rows."""
+    return response_types.ChangedResponse(call.table.set_retention(call.body.retention))
+
+
+def compact(call: ApiRequest) -> response_types.CompactedResponse:
+    """Rewrite small segments as few large ones, in this process."""
+    return response_types.CompactedResponse(**asdict(call.table.compact()))
 
 
 def vacuum(call: ApiRequest) -> response_types.VacuumedResponse:

@@ -136,6 +136,16 @@ class RetainRequest(StrictRequest):
     yes: bool = False
 
 
+class RetentionRequest(StrictRequest):
+    """How long rows are kept; null keeps all rows."""
+
+    retention: Annotated[str, Meta(max_length=20, description="such as `90d`")] | None = None
+
+
+class CompactRequest(StrictRequest):
+    """Nothing to choose: the node finds the segments that are worth merging."""
+
+
 class VacuumRequest(StrictRequest):
     """How long to keep versions; files are removed only with `dry_run: false`."""
 

@@ -186,6 +186,19 @@ class Flushed(Struct):
     version: int | None = None
 
 
+class CompactedResponse(Struct):
+    """What a compaction did: the newest version, and sums over its commits."""
+
+    version: int
+    commits: int
+    segments_before: int
+    segments: int
+    rows: int
+    purged: int
+    size_bytes_before: int
+    size_bytes: int
+
+
 class VacuumedResponse(Struct):
     """Files that were removed, or would be; paths are relative to the table's folder."""
 

@@ -37,6 +37,7 @@ from thermocline.cold.segment.parquet import (
 )
 from thermocline.cold.segment.row_digest import RowDigest, digest_rows
 from thermocline.cold.segment.stage import Stage, StagedSegment
+from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption
@@ -46,7 +47,6 @@ from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import SegmentSet, TableState
 from thermocline.format.schema import TableColumn
 from thermocline.format.types import plain_type
-from thermocline.pipeline.spark.worker_stage import WriteTarget
 
 LOADED_BYTES_MAX = 384 << 20
 """The memory limit of a slice before it is sorted; sorting takes twice as much in addition."""
@@ -90,10 +90,15 @@ def merge(
     state: TableState,
     piece: Slice,
     *,
+    storage: Storage | None = None,
     loaded_bytes_max: int = LOADED_BYTES_MAX,
 ) -> MergeResult:
-    """Write the rows of a slice as sorted segments, durable when this returns."""
-    storage, stage = open_storage(target.root, target.options or None), target.stage()
+    """Write the rows of a slice as sorted segments, durable when this returns.
+
+    Without the `storage` of an open table, it is opened by the target's root.
+    """
+    storage = storage or open_storage(target.root, target.options or None)
+    stage = Stage(storage, workers=1, mark=target.mark)
     merging = _SliceMerge(storage, stage, state, loaded_bytes_max)
     try:
         before, after = merging.run(piece)

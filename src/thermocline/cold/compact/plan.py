@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.cold.change.export_plan import KEY_COLUMN
+from thermocline.cold.compact.merge import Slice
 from thermocline.cold.segment.parquet import read_rows
 from thermocline.cold.table import ColdTable
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.log.action import ENTITIES_FEATURE, Segment
 from thermocline.format.log.conflict import TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.compact.merge import Slice
 
 TARGET_BYTES = 64 << 20
 TARGET_ROWS = 2_500_000
@@ -58,6 +58,7 @@ class CompactionLimits:
     inputs_max: int = INPUTS_MAX
     bytes_max: int = BYTES_MAX
     deleted_share_max: float = DELETED_SHARE_MAX
+    level_max: int = LEVEL_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def is_small(segment: Segment, limits: CompactionLimits) -> bool:
     """Tell whether a segment has less than half of the target's rows and bytes."""
     has_few_rows = live_rows(segment) * 2 < limits.target_rows
     has_few_bytes = live_bytes(segment) * 2 < limits.target_bytes
-    return has_few_rows and has_few_bytes and segment.level < LEVEL_MAX
+    return has_few_rows and has_few_bytes and segment.level < limits.level_max
 
 
 def is_dirty(segment: Segment, limits: CompactionLimits) -> bool:
