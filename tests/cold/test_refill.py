@@ -10,6 +10,7 @@ from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.replace_windows import (
     RefillOvertaken,
     WindowReplacement,
+    create_fresh_columns,
     replace_windows,
 )
 from thermocline.cold.segment.stage import Stage
@@ -133,7 +134,7 @@ def test_a_table_may_begin_anew_and_its_past_stays_readable(lake):
     data = rows([0, 1]).rename_columns(["ts", "symbol", "price"])
     spec_now = replace(before.spec, extra={"said": "anew"})
     stage = Stage(lake.storage)
-    stage.write_table(data, spec_now)
+    stage.write_table(data, create_fresh_columns(before, data.schema, spec_now), spec_now)
     wish = WindowReplacement(None, before, {"job": 1}, (spec_now, data.schema))
     replace_windows(lake, stage.staged, wish)
     now = lake.state()

@@ -62,7 +62,7 @@ def staged(table, state, inputs, sort_by):
     batches = list(table.read(only, None))
     stage = Stage(table.storage, workers=1)
     data = pa.Table.from_batches(batches, state.schema.arrow).sort_by(sort_by)
-    stage.write_table(data, state.spec)
+    stage.write_table(data, state.schema, state.spec)
     return stage.staged
 
 
@@ -299,8 +299,8 @@ def test_of_two_new_segments_the_one_whose_rows_were_all_superseded_is_not_added
     inputs = list(state.segments)
     both = pa.Table.from_batches(orders.read(state, None)).sort_by("_id")
     stage = Stage(orders.storage, workers=1)
-    stage.write_table(both.slice(0, 3), state.spec)
-    stage.write_table(both.slice(3), state.spec)
+    stage.write_table(both.slice(0, 3), state.schema, state.spec)
+    stage.write_table(both.slice(3), state.schema, state.spec)
     export(orders, {"a": 11, "b": 21, "c": 31}, change=6)
     after = replace_segments(orders, SegmentRewrite(state, inputs), stage.staged)
     assert held(orders) == {"a": 11, "b": 21, "c": 31, "d": 40, "e": 50, "f": 6}

@@ -210,7 +210,8 @@ def write(root: Path) -> None:
     """Write all golden files into folders that must not exist yet, one for each version.
 
     The table and CURRENT of `v1` were written by a release whose commits do not name the commit
-    before them; those of today are in `chained`.
+    before them. The table of `chained` was written by a release whose segments have no field ids;
+    that of today is in `identified`, and everything else of today is in `chained`.
     """
     folder, salted, chained = root / "v1", root / "v2", root / "chained"
     (root / "index").mkdir(parents=True)
@@ -220,10 +221,10 @@ def write(root: Path) -> None:
     salted.mkdir()
     chained.mkdir()
     with numbered_ids():
-        table = build_table(chained / "table")
+        table = build_table(root / "identified" / "table")
         (chained / "pin.json").write_bytes(pin_bytes(table))
         (chained / "CURRENT").write_bytes(hint_bytes(table))
-    (chained / "table" / PINS_FOLDER).rmdir()
+    (root / "identified" / "table" / PINS_FOLDER).rmdir()
     (chained / "retired.json").write_bytes(retired_bytes())
     (chained / "checkpoint.parquet").write_bytes(structures()["checkpoint.parquet"])
     rows_v1 = rows_file(v1.JOURNAL_HEADER, v1.JOURNAL_FRAME)

@@ -36,6 +36,7 @@ from thermocline.table import TimeSeriesTable
 GOLDEN = Path(__file__).parent / "v1"
 SALTED = Path(__file__).parent / "v2"
 CHAINED = Path(__file__).parent / "chained"
+IDENTIFIED = Path(__file__).parent / "identified"
 INDEX = Path(__file__).parent / "index"
 JOURNALS = [
     pytest.param(GOLDEN, v1, id="v1"),
@@ -44,11 +45,11 @@ JOURNALS = [
 FIRST_HOUR = v1.JUNE_NS // (3_600 * 10**9)
 
 
-@pytest.fixture
-def copied(tmp_path):
-    """A copy of the golden table, because opening a table may leave hints in it."""
+@pytest.fixture(params=[GOLDEN, CHAINED, IDENTIFIED], ids=lambda folder: folder.name)
+def copied(tmp_path, request):
+    """A copy of a golden table, because opening a table may leave hints in it."""
     root = tmp_path / "table"
-    shutil.copytree(GOLDEN / "table", root)
+    shutil.copytree(request.param / "table", root)
     return root
 
 
@@ -314,7 +315,7 @@ def test_todays_table_is_still_the_golden_table(tmp_path):
         assert make_golden.pin_bytes(table) == (CHAINED / "pin.json").read_bytes()
         assert make_golden.hint_bytes(table) == (CHAINED / "CURRENT").read_bytes()
     assert make_golden.retired_bytes() == (CHAINED / "retired.json").read_bytes()
-    today, golden = _content(tmp_path / "table"), _content(CHAINED / "table")
+    today, golden = _content(tmp_path / "table"), _content(IDENTIFIED / "table")
     assert today.keys() == golden.keys()
     for name, content in golden.items():
         assert today[name] == content, name

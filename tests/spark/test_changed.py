@@ -86,7 +86,7 @@ def test_a_compaction_changed_nothing_and_what_follows_it_is_still_found(table, 
     stage = Stage(table.storage)
     inputs = list(state.segments)
     batches = [rows.batch for one in inputs for rows in read_rows(table.storage, state, one)]
-    stage.write_table(pa.Table.from_batches(batches), state.spec)
+    stage.write_table(pa.Table.from_batches(batches), state.schema, state.spec)
     replace_segments(table, SegmentRewrite(state, inputs), stage.staged)
     assert hours(3) == []
     delete(table, "b")

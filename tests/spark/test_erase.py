@@ -72,7 +72,7 @@ def plant(folder):
         append(pulse, rows([7], "carol"), requests={f"sent-by-{WORD}": 1})
         # A file that no version names, of a writer that died long ago.
         stage = Stage(pulse.storage)
-        stage.write_table(rows([9], WORD), pulse.state().spec)
+        stage.write_table(rows([9], WORD), pulse.state().schema, pulse.state().spec)
         for path in (stage.staged[0].path, stage.staged[0].coverage_path):
             os.utime(Path(pulse.storage.root) / path, (1, 1))
         declared = {"rollup": {"source": "pulse", "every": "1h"}}
@@ -292,7 +292,7 @@ def test_files_of_a_writer_under_way_are_not_taken(tmp_path):
     with JobWorkspace(folder) as site:
         table = site.table("pulse")
         stage = Stage(table.storage)
-        stage.write_table(rows([30], "dave"), table.state().spec)
+        stage.write_table(rows([30], "dave"), table.state().schema, table.state().spec)
         erase(site, ALICE, HOW)
         assert table.storage.size(stage.staged[0].path) is not None
 

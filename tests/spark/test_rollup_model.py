@@ -164,7 +164,7 @@ def compact(table, segments):
     stage = Stage(table.storage)
     batches = [rows.batch for one in segments for rows in read_rows(table.storage, state, one)]
     live = pa.Table.from_batches(batches)
-    stage.write_table(live, state.spec)
+    stage.write_table(live, state.schema, state.spec)
     replace_segments(table, SegmentRewrite(state, segments), stage.staged)
 
 

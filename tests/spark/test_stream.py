@@ -36,7 +36,7 @@ def closes(reader, first, last):
 def lay_out_anew(table, operation):
     """Rewrite all rows of a table as one segment, as one commit of this name."""
     lake, stage = table.cold, Stage(table.cold.storage)
-    stage.write_table(table.to_arrow(), table.spec())
+    stage.write_table(table.to_arrow(), lake.state().schema, table.spec())
 
     def plan(state):
         columns = (state.schema_id, state.schema)

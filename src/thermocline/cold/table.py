@@ -298,7 +298,7 @@ class ColdTable:
         carrying = FlushPlanner(self.index, stage, source, mark, read_at, requests)
 
         def fill() -> None:
-            stage_rows(stage, rows, read_at.spec)
+            stage_rows(stage, rows, read_at.schema, read_at.spec)
 
         return self.run_transaction(stage, carrying.plan, before=fill)
 

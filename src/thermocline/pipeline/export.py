@@ -239,6 +239,6 @@ def write_part(part: KeyRange, target: WriteTarget) -> list[KeyedSegment]:
 
 def _write_segment(stage: Stage, held: list[pa.Table], target: WriteTarget) -> tuple[str, str]:
     rows = pa.concat_tables(held)
-    stage.write_table(rows, target.spec)
+    stage.write_table(rows, target.schema, target.spec)
     ids = rows.column(KEY_COLUMN)
     return ids[0].as_py(), ids[-1].as_py()

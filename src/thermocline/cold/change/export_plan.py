@@ -188,7 +188,7 @@ class ExportPlanner:
 
         Segments that others staged are adopted unchanged.
         """
-        rows, spec = self._hand.rows, self._hand.read_at.spec
+        rows, read_at = self._hand.rows, self._hand.read_at
         if not isinstance(rows, pa.Table):
             self._stage.adopt(one.staged for one in rows)
             self._bounds = [(one.low, one.high) for one in rows]
@@ -200,7 +200,7 @@ class ExportPlanner:
         step = -(-rows.num_rows // pieces)
         for first in range(0, rows.num_rows, step):
             piece = rows.slice(first, step)
-            self._stage.write_table(piece, spec)
+            self._stage.write_table(piece, read_at.schema, read_at.spec)
             last = first + piece.num_rows - 1
             self._bounds.append((ids[first].as_py(), ids[last].as_py()))
 

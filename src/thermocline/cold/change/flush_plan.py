@@ -34,7 +34,7 @@ from thermocline.format.log.action import (
 from thermocline.format.log.commit_note import NoteRequests
 from thermocline.format.log.state import TableState
 from thermocline.format.null_columns import drop_null_columns
-from thermocline.format.schema import ColumnFit
+from thermocline.format.schema import ColumnFit, Schema
 
 FILES_PER_FLUSH_MAX = 64
 NS_PER_HOUR = 3_600 * NS_PER_S
@@ -86,14 +86,14 @@ def contains_flush(state: TableState, source: str, mark: Mark) -> bool:
     return state.marks.get(source, 0) >= mark
 
 
-def stage_rows(stage: Stage, rows: pa.Table, spec: TableSpec) -> None:
+def stage_rows(stage: Stage, rows: pa.Table, schema: Schema, spec: TableSpec) -> None:
     """Write rows as segments, sorted by entity and index: one for each hour if it is a time."""
     if not rows.num_rows:
         return
     # A file needs its entity columns, even if they are all null: its coverage is measured by them.
     batch = pa.concat_batches(drop_null_columns(rows, spec.entity_columns).to_batches())
     for places in _split_by_hour(batch, spec):
-        stage.write_table(pa.Table.from_batches([take_rows(batch, places)]), spec)
+        stage.write_table(pa.Table.from_batches([take_rows(batch, places)]), schema, spec)
 
 
 def _split_by_hour(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[npt.NDArray[np.int64]]:

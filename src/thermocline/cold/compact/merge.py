@@ -140,7 +140,7 @@ class _SliceMerge:
         first = len(self._stage.staged)
         for start in range(0, ordered.num_rows, WRITTEN_ROWS_MAX):
             rows_now = self._as_stored(ordered.slice(start, WRITTEN_ROWS_MAX))
-            self._stage.write_table(rows_now, self._state.spec)
+            self._stage.write_table(rows_now, self._state.schema, self._state.spec)
         del ordered
         after = self._read_back(self._stage.staged[first:])
         if before != after:

@@ -32,6 +32,7 @@ from thermocline.cold.storage.storage import FileChecksum, Storage
 from thermocline.errors import Conflict, Invalid, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.coverage import Coverage, encode_coverage, sidecar_checksum
+from thermocline.format.field_ids import add_field_ids
 from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.log.action import Segment, TableSpec
 from thermocline.format.schema import ColumnFit, Schema, encode_stored
@@ -129,18 +130,18 @@ class Stage:
             rows += batch.num_rows
             size_bytes += held[-1].nbytes
             if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
-                self.write_table(pa.Table.from_batches(held), spec)
+                self.write_table(pa.Table.from_batches(held), schema, spec)
                 held, rows, size_bytes = [], 0, 0
         if rows:
-            self.write_table(pa.Table.from_batches(held), spec)
+            self.write_table(pa.Table.from_batches(held), schema, spec)
 
-    def write_table(self, table: pa.Table, spec: TableSpec) -> None:
-        """Write rows that already have the table's columns and types as one segment."""
+    def write_table(self, table: pa.Table, schema: Schema, spec: TableSpec) -> None:
+        """Write rows as one segment; their columns are among the table's and have its types."""
         measuring = MeasurementBuilder(spec)
         measuring.add(table)
         measured = measuring.build()
         assert measured.ts_min is not None
-        data = _encode_table(table, spec.writer)
+        data = _encode_table(add_field_ids(table, schema), spec.writer)
         segment_id = new_id(self._tag)
         path = _segment_path(measured.ts_min, segment_id, spec)
         with BackgroundRunner(self._workers) as alongside:

@@ -128,7 +128,7 @@ def write_piece(order: BackfillContext, number: int) -> BackfillReport:
     reading = ReadTarget(target.schema, target.spec, sieve, is_strict=order.drift != "ignore")
     stage = target.stage()
     try:
-        _write_segments(stage, _read_remaining(stage, order.pieces[number], reading), target.spec)
+        _write_segments(stage, _read_remaining(stage, order.pieces[number], reading), target)
     except BaseException as error:
         stage.discard()
         if isinstance(error, ThermoclineError) and not isinstance(error, Unavailable):
@@ -168,7 +168,7 @@ def _take_whole_file(stage: Stage, file: InputFile, reading: ReadTarget) -> bool
     return True
 
 
-def _write_segments(stage: Stage, batches: Iterator[pa.RecordBatch], spec: TableSpec) -> None:
+def _write_segments(stage: Stage, batches: Iterator[pa.RecordBatch], target: WriteTarget) -> None:
     """Write checked batches as segments of bounded size."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -177,7 +177,7 @@ def _write_segments(stage: Stage, batches: Iterator[pa.RecordBatch], spec: Table
         rows += batch.num_rows
         size_bytes += batch.nbytes
         if rows >= SEGMENT_ROWS_MAX or size_bytes >= SEGMENT_BYTES_MAX:
-            stage.write_table(pa.Table.from_batches(held), spec)
+            stage.write_table(pa.Table.from_batches(held), target.schema, target.spec)
             held, rows, size_bytes = [], 0, 0
     if rows:
-        stage.write_table(pa.Table.from_batches(held), spec)
+        stage.write_table(pa.Table.from_batches(held), target.schema, target.spec)
