@@ -23,7 +23,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 import measure
 from thermocline.ingest.otlp.compiled import metrics
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, warm_up
 
 NOW_NS = 1_763_200_000_000_000_000

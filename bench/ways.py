@@ -63,7 +63,10 @@ FOUNDATION = (
     *("format/", "disk.py", "errors.py", "error_table.py", "names.py", "config.py"),
     *("extras.py", "machine.py"),
 )
-PROPERTIES = ("property", "cached_property", "setter")
+NOT_STEPS = (
+    *("property", "cached_property", "setter"),
+    *("compile_native", "inline_native", "compiled", "inlined"),  # the compiler reports their calls
+)
 ORDER = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 Function = tuple[str, str]
@@ -227,12 +230,12 @@ def is_function(file: str, start: int, name: str) -> bool:
     """Tell whether code is a function that counts."""
     last = name.rpartition(".")[2]
     is_noise = last.startswith("<") or (last.startswith("__") and last.endswith("__"))
-    return not is_noise and start not in properties(file)
+    return not is_noise and start not in not_steps(file)
 
 
 @functools.cache
-def properties(file: str) -> frozenset[int]:
-    """Return the first lines of the properties in a file: those of their decorators."""
+def not_steps(file: str) -> frozenset[int]:
+    """Return the first lines of a file's properties and compiled functions: of their decorators."""
     found = set()
     for node in ast.walk(ast.parse(Path(file).read_bytes())):
         if isinstance(node, ast.FunctionDef):
@@ -240,8 +243,8 @@ def properties(file: str) -> frozenset[int]:
                 one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "")
                 for one in node.decorator_list
             }
-            if names & set(PROPERTIES):
-                found.add(node.decorator_list[0].lineno)
+            if names & set(NOT_STEPS):
+                found |= {node.decorator_list[0].lineno, node.lineno}
     return frozenset(found)
 
 

@@ -1,11 +1,11 @@
 """The interface to the operating system's files; every file access goes through it.
 
 In:   absolute paths and bytes
-Out:  bytes, sizes, names; `OSError` as the operating system raised it, until `translated` turns
-      it into an error of this package
+Out:  bytes, sizes, names; `OSError` as the operating system raised it, until `translate_errors`
+      turns it into an error of this package
 
-- A name is durable only after `sync_folder` of its folder, bytes only after `Writer.sync`. Nothing
-  here syncs unasked: durability follows from the caller's order of calls.
+- A name is durable only after `sync_folder` of its folder, bytes only after `FileWriter.sync`.
+  Nothing here syncs unasked: durability follows from the caller's order of calls.
 - A failed `sync` must not be retried on the same file: the kernel may have dropped the bytes and
   would report success the second time.
 - `size` and `stamp` return None only if the name does not exist; every other failure raises.

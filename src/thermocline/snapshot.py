@@ -1,7 +1,7 @@
 """Pairs the hot half of a table with the one cold version it exactly complements.
 
 In:   a `HotSnapshot`, then the newest state of the table's log, read in that order
-Out:  a `View`: the cold rows of `state`, plus the hot parts that it does not contain
+Out:  a `TableView`: the cold rows of `state`, plus the hot parts that it does not contain
 
 - Every row acknowledged before the snapshot is in exactly one half of the view. If a flush commits
   in between, the version's mark is past the flushed parts, and the view omits them.

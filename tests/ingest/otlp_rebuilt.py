@@ -9,9 +9,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from ingest.otlp_requests import any_value, pairs
+from ingest.otlp_requests import any_value, pairs, read_attributes, read_value
 from thermocline.ingest.otlp.spans import KINDS, STATUS_CODES
-from thermocline.ingest.otlp.value import read_attributes, read_value
 
 TEMPORALITIES = ("unspecified", "delta", "cumulative")
 

@@ -268,3 +268,29 @@ def _fill_field(draw, message, field, density):
             getattr(message, field.name).extend(draw(st.lists(values, max_size=3)))
         else:
             setattr(message, field.name, draw(values))
+
+
+def read_attributes(text):
+    """Return the attributes of a column's text as Python values: the inverse of rendering."""
+    return {key: _restore_value(value) for key, value in orjson.loads(text).items()}
+
+
+def read_value(text):
+    """Return the value of a typed JSON text, such as `body_json`."""
+    return _restore_value(orjson.loads(text))
+
+
+def _restore_value(value):
+    if isinstance(value, list):
+        return [_restore_value(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(key, held)] = value.items()
+        if key == "bytesValue":
+            return base64.b64decode(held)
+        if key == "doubleValue":
+            return float(held)
+        if key == "kvlistValue":
+            value = held
+    return {key: _restore_value(one) for key, one in value.items()}

@@ -4,7 +4,7 @@ import pytest
 
 from ingest.otlp_requests import NOW_NS, gauge_request, log_request, pairs, span_request
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
 REQUESTS = {"metrics": gauge_request, "logs": log_request, "traces": span_request}

@@ -24,7 +24,7 @@ from thermocline.errors import Invalid
 from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import metrics as compiled_metrics
 from thermocline.ingest.otlp.compiled.scan_metrics import scan_metrics
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_official, decode_protobuf, warm_up
 
 LIMITS = DecodeLimits()

@@ -24,7 +24,7 @@ from ingest.otlp_requests import (
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.compiled import memory
 from thermocline.ingest.otlp.compiled import records as compiled_records
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_official, decode_protobuf, warm_up
 
 LIMITS = DecodeLimits()

@@ -9,7 +9,8 @@ from ingest.otlp_requests import KEY_VALUES, field, pairs
 from thermocline.ingest.otlp.compiled import attribute_text as module
 from thermocline.ingest.otlp.compiled.attribute_text import PairCache
 from thermocline.ingest.otlp.compiled.metrics import POINT_ATTRIBUTES
-from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import Tally
 from thermocline.ingest.otlp.value import ValueRenderer
 
 SMALL = DecodeLimits(attributes_max=3, key_bytes_max=8, value_bytes_max=12, nesting_max=2)

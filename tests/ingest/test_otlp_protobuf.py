@@ -16,7 +16,7 @@ from ingest.otlp_requests import (
     span_request,
 )
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import SIGNALS, decode_protobuf
 
 BEYOND = 1 << 63

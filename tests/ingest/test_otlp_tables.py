@@ -16,7 +16,7 @@ from ingest.otlp_requests import (
     pairs,
     span_request,
 )
-from thermocline.ingest.otlp.outcome import DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.protobuf import decode_protobuf
 from thermocline.ingest.otlp.tables import TABLES
 

@@ -21,7 +21,8 @@ from ingest.otlp_requests import (
 from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.otlp import batch_decode
 from thermocline.ingest.otlp.batch_decode import DecodeOptions, RequestBody, decode_bodies, is_whole
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest
 from thermocline.ingest.otlp.protobuf import warm_up
 
 

@@ -6,9 +6,17 @@ import duckdb
 import pytest
 from hypothesis import given
 
-from ingest.otlp_requests import VALUES, any_value, comparable, pairs
-from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
-from thermocline.ingest.otlp.value import ValueRenderer, read_attributes, read_value
+from ingest.otlp_requests import (
+    VALUES,
+    any_value,
+    comparable,
+    pairs,
+    read_attributes,
+    read_value,
+)
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import Tally
+from thermocline.ingest.otlp.value import ValueRenderer
 
 
 def rendered(attributes, **limits):

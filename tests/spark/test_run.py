@@ -26,7 +26,6 @@ from thermocline.pipeline.run.history import (
     NAME,
     NOTHING,
     TaskRecord,
-    last_run_by_job,
     last_runs,
     master_address,
     write_record,
@@ -230,10 +229,6 @@ def test_the_newest_runs_come_first_from_as_few_files_as_need_be(site):
         )
     table = site.table(NAME)
     assert [row["version"] for row in last_runs(table, 4)] == [5, 4, 3, 2]
-    assert {job: row["version"] for job, row in last_run_by_job(table).items()} == {
-        "compact": 5,
-        "retain": 4,
-    }
     oldest = min(table.state().segments, key=lambda one: one.ts_min)
     os.unlink(os.path.join(table.storage.root, oldest.path))
     assert len(last_runs(table, 4)) == 4  # what is not among them was not opened

@@ -5,7 +5,10 @@ repository for others. A finding is one line: path, line number, what is wrong.
 """
 
 import ast
+import builtins
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 FUNCTION_LINES_MAX = 70
@@ -218,6 +221,20 @@ NOT_VERBS = frozenset(
 )
 
 
+_NAME = re.compile(r"[A-Z_.]")
+FILE_ENDINGS = (".json", ".md", ".py", ".sql")
+# What the prose names and another program, protocol or library defines.
+NOT_OURS = frozenset(
+    {
+        *("Allow", "Authorization", "ETag", "Host", "Upgrade", "NOTIFY_SOCKET", "RLIMIT_AS"),
+        *("NUMBA_CACHE_DIR", "ResourceMetrics", "ScopeMetrics", "google.rpc.RetryInfo"),
+        *("RetryInfo", "contains_range", "_created", "AT", "NaN", "Infinity", "A", "Z", "a_2"),
+        *("PT5S", "P1DT90S", "TCCV", "tck_price"),
+        *("THERMOCLINE_POSTGRES", "THERMOCLINE_HOT_BYTES_MAX"),  # built from the settings' names
+    }
+)
+
+
 def private_words(path: str, text: str) -> list[str]:
     """Text names the actor; CONTRIBUTING.md lists the words that we do not use.
 
@@ -245,6 +262,41 @@ def _is_participle(name: str) -> bool:
     return name in PARTICIPLES or (
         "_" not in name and name.endswith("ed") and name not in NOT_PARTICIPLES
     )
+
+
+def stale_names(texts: dict[str, str]) -> list[str]:
+    """A name in backticks exists in the code: renaming a thing renames it in the prose, too.
+
+    It is a name if it has a capital, an underscore or a dot. A class or constant must be a name
+    in the code; other names may also be words of a text, such as a field of a format.
+    """
+    names, words = set(dir(builtins)), set()
+    prose = []
+    for path, text in texts.items():
+        documented = {node.lineno for node in ast.walk(ast.parse(text)) if _is_prose(node)}
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                names.add(token.string)
+            elif token.type == tokenize.COMMENT or token.start[0] in documented:
+                prose.append((path, token.start[0], token.string))
+            else:
+                words.update(re.findall(r"\w+", token.string))
+    return [
+        f"{path}:{line}: {name}"
+        for path, line, text in prose
+        for name in re.findall(r"`(\w+(?:\.\w+)*)(?:\(\))?`", text)
+        if _NAME.search(name)
+        and not name.endswith(FILE_ENDINGS)
+        and name not in NOT_OURS
+        and any(
+            part not in (names if part[:1].isupper() else names | words) for part in name.split(".")
+        )
+    ]
+
+
+def _is_prose(node: ast.AST) -> bool:
+    value = getattr(node, "value", None)
+    return isinstance(node, ast.Expr) and isinstance(value, ast.Constant)
 
 
 def public_classes(text: str) -> list[str]:

@@ -242,6 +242,14 @@ def test_a_public_class_name_exists_once():
     assert rules.public_classes(text) == ["A"]
 
 
+def test_a_name_in_backticks_exists_in_the_code():
+    assert rules.stale_names({name: path.read_text() for name, path in sources().items()}) == []
+    page = '"""Returns a `Page`, by `read_page` (`Old.page`, `old_page`, `OLD`)."""\n'
+    code = "class Page: ...\ndef read_page(): ...  # see `Page.gone`, `Page`, `lake.json`\n"
+    stale = ["a.py:1: Old.page", "a.py:1: old_page", "a.py:1: OLD", "a.py:3: Page.gone"]
+    assert rules.stale_names({"a.py": page + code}) == stale
+
+
 # Older subjects are as they are.
 SUBJECTS_CHECKED_SINCE = "2026-11-19T02:12:00Z"
 

@@ -188,7 +188,7 @@ class Wire:
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run work in the background and return its future.
 
-        `SENT_ASIDE_MAX` run at once and as many wait; past that this call blocks.
+        `BACKGROUND_SENDS_MAX` run at once and as many wait; past that this call blocks.
         """
         with self._lock:
             if self._is_closing:

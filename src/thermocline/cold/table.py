@@ -305,7 +305,7 @@ class ColdTable:
     def commit_export(self, hand: ExportBatch) -> TableState:
         """Commit an export of entities; return the state that has it.
 
-        `Fenced` when another export committed on the version that this one is based on.
+        `ExportFenced` when another export committed on the version that this one is based on.
         """
         stage = Stage(self.storage, workers=self._workers)
         superseding = ExportPlanner(self.storage, self.log, self.index, stage, hand)

@@ -1,7 +1,7 @@
 """The history of one entity: its revision in each lake commit that changed it, and the hot one.
 
 In:   a key, the lake's log, PostgreSQL's state of the key
-Out:  `Revision`s, oldest first
+Out:  `EntityRevision`s, oldest first
 
 - An export carries only the newest version of a key: versions that were replaced between two
   exports have no revision.

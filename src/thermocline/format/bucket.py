@@ -36,7 +36,6 @@ from thermocline.format.instant import (
     to_instant,
 )
 
-WIDTH_S_MIN = 1
 WIDTH_S_MAX = (1 << 31) - 1
 PLAIN_WIDTH_S_MAX = 86_400
 """Widths up to here are understood by every release; all others need a feature."""

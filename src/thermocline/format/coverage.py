@@ -202,12 +202,6 @@ class Buckets:
         bits = self.bitmap
         return Buckets(bits - bits.shift(1)).numbers(), Buckets(bits - bits.shift(-1)).numbers() + 1
 
-    def missing_runs(self, first: int, end: int) -> list[BucketRun]:
-        """Return the runs of the range that are not held, in order."""
-        if self.holds_all(first, end):
-            return []
-        return (Buckets.from_range(first, end) - self).runs()
-
 
 class EntityRuns(Mapping[str, Buckets]):
     """The buckets of many entities, as the runs of all of them in three arrays."""

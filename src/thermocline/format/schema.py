@@ -1,7 +1,7 @@
 """A table's columns: stable ids, names and types, and how they may change.
 
 In:   Arrow schemas of what is appended
-Out:  a `Schema`, its JSON, and a `Fit`: how a file's columns map to the table's
+Out:  a `Schema`, its JSON, and a `ColumnFit`: how a file's columns map to the table's
 
 - A column's id is its identity. Ids are never reused, so a renamed column keeps its old values and
   a column added later reads as null in older segments.

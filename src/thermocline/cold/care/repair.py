@@ -1,7 +1,7 @@
 """Repairs a log that has lost commits: reports what is lost, and continues without it.
 
 In:   a table that does not open, because commits are missing, damaged or replaced
-Out:  a `Loss`: the newest intact version, what is lost, and which rows may still be on the disk
+Out:  a `LogLoss`: the newest intact version, what is lost, and which rows may still be on the disk
 
 - Restoring the missing files from a copy is always better, and needs no repair.
 - `survey` changes nothing. `repair` is for a person who accepts the loss.

@@ -160,7 +160,7 @@ class AppendPlanner:
         if columns.is_new:
             check_writable(columns.schema)
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
-        segments = [self._fit_segment(staged, columns) for staged in self._stage.staged]
+        segments = [fit_segment(one, columns, self._index) for one in self._stage.staged]
         policy = wish.overlap or state.spec.overlap
         coverage = self._unite_staged(state)
         self._check_entities(state, coverage)
@@ -190,18 +190,6 @@ class AppendPlanner:
         if policy == "reject":
             self._check_overlap(state, coverage)
         return self._replace_buckets(state, coverage) if policy == "replace" else ()
-
-    def _fit_segment(self, staged: StagedSegment, columns: AppendColumns) -> Segment:
-        found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
-        if found.must_rewrite or found.unknown or found.wider:
-            raise Conflict(
-                "the table's columns changed while the data was being appended",
-                hint="append it again",
-                column_names=[f.name for f in (*found.unknown, *found.wider)],
-            )
-        segment = staged.segment(columns.schema_id, columns.schema, found, columns.spec)
-        self._index.remember(segment, staged.measured.coverage)
-        return segment
 
     def _unite_staged(self, state: TableState) -> Coverage:
         total = empty_coverage(state.spec.bucket.code)
@@ -317,6 +305,20 @@ def plan_columns(
             schema, is_new = schema.widen_column(wider.name, wider.type), True
             check_entities(schema, spec)
     return AppendColumns(require_types(spec, schema), state.schema_id + is_new, schema, is_new)
+
+
+def fit_segment(staged: StagedSegment, columns: AppendColumns, index: CoverageIndex) -> Segment:
+    """Return a staged segment as a commit describes it; `Conflict` if its columns fit no more."""
+    found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
+    if found.must_rewrite or found.unknown or found.wider:
+        raise Conflict(
+            "the table's columns changed while the data was being written",
+            hint="write it again",
+            column_names=[f.name for f in (*found.unknown, *found.wider)],
+        )
+    segment = staged.segment(columns.schema_id, columns.schema, found, columns.spec)
+    index.remember(segment, staged.measured.coverage)
+    return segment
 
 
 def brings_columns(arrow: pa.Schema, state: TableState) -> bool:

@@ -4,7 +4,7 @@ In:   the staged segments that each process reports
 Out:  one version that has all of them, or an error
 
 - Only reported segments are committed: no version names the files of a failed or repeated attempt.
-  The names of these files begin with the mark of the work, by which `sweep` finds them.
+  The names of these files begin with the tag of the work, by which `sweep_staged` finds them.
 """
 
 from collections.abc import Collection, Sequence

@@ -7,8 +7,8 @@ Out:  a plan for the transaction; keys found in the segments of a version
 - Every version has at most one live row for each key: the commit that adds a key's row hides the
   row it replaces. A deleted key is hidden and no row is added: that is its tombstone.
 - The fence: an export may commit on the version it is based on, or after neutral commits (schema,
-  expiry, compaction) on top of it. After another export it fails with `Fenced`: it was definitely
-  not committed, and its staged files are removed.
+  expiry, compaction) on top of it. After another export it fails with `ExportFenced`: it was
+  definitely not committed, and its staged files are removed.
 - Segments are sorted by key, and the log has the first and last key of each. A search for keys
   opens only the files and row groups that may have them.
 """
@@ -205,7 +205,7 @@ class ExportPlanner:
             self._bounds.append((ids[first].as_py(), ids[last].as_py()))
 
     def plan(self, state: TableState) -> CommitPlan | None:
-        """Return the commit that adds the rows; `Fenced` when another export was first."""
+        """Return the commit that adds the rows; `ExportFenced` when another export was first."""
         self._check_fence(state)
         taken = [
             self._hide_hits(state, hits)

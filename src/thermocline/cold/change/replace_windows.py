@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from thermocline.cold.change.append import AppendColumns, plan_columns
+from thermocline.cold.change.append import AppendColumns, fit_segment, plan_columns
 from thermocline.cold.change.commit_staged import adopt_staged
 from thermocline.cold.change.remove_buckets import BucketRemoval
 from thermocline.cold.log.transaction import CommitPlan
@@ -28,7 +28,6 @@ from thermocline.format.coverage import Buckets, Coverage
 from thermocline.format.log.action import (
     Action,
     AddSegment,
-    Segment,
     SetTable,
     SetTxn,
     TableSpec,
@@ -36,7 +35,7 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.conflict import ALL_TIME, TimeWindow
 from thermocline.format.log.state import TableState
-from thermocline.format.schema import Schema, create_schema, fit_columns
+from thermocline.format.schema import Schema, create_schema
 
 WINDOWS_TOLD_APART_MAX = 1_000
 """Past this many windows, a refill counts as having read everything from the first to the last."""
@@ -67,8 +66,8 @@ def replace_windows(
 ) -> TableState:
     """Commit the refill and return the state after it, also if an equal refill is there already.
 
-    `Overtaken` when another refill of this writer committed first: nothing is changed, and the
-    staged files are removed.
+    `RefillOvertaken` when another refill of this writer committed first: nothing is changed, and
+    the staged files are removed.
     """
     assert wish.definition is None or wish.windows is None
     stage = adopt_staged(table, staged)
@@ -97,7 +96,9 @@ class _ReplacementPlanner:
             return None
         columns = self._plan_columns(state)
         taken = self._plan_removals(state)
-        segments = [self._fit_segment(state, staged, columns) for staged in self._stage.staged]
+        for one in self._stage.staged:
+            self._check_inside(state, one.measured.coverage)
+        segments = [fit_segment(one, columns, self._table.index) for one in self._stage.staged]
         actions: list[Action] = []
         if columns.is_new:
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
@@ -153,21 +154,6 @@ class _ReplacementPlanner:
         stretch = TimeWindow(bucket.start(whole.first()), bucket.start(whole.last() + 1))
         hollowing = BucketRemoval(self._table.storage, self._table.index, self._stage)
         return hollowing.plan_actions(state, find_windows, stretch)
-
-    def _fit_segment(
-        self, state: TableState, staged: StagedSegment, columns: AppendColumns
-    ) -> Segment:
-        self._check_inside(state, staged.measured.coverage)
-        found = fit_columns(staged.arrow, columns.schema, columns.spec.time_column)
-        if found.must_rewrite or found.unknown or found.wider:
-            raise Conflict(
-                "the table's columns changed during the refill",
-                hint="begin again from the newest version",
-                column_names=[f.name for f in (*found.unknown, *found.wider)],
-            )
-        segment = staged.segment(columns.schema_id, columns.schema, found, columns.spec)
-        self._table.index.remember(segment, staged.measured.coverage)
-        return segment
 
     def _check_inside(self, state: TableState, coverage: Coverage) -> None:
         windows = self._wish.windows

@@ -13,7 +13,7 @@ Out:  states; a version is committed exactly when its numbered file exists
   `CLOCK_AHEAD_S_MAX` ahead of the writer's clock. Past that, times step back to the clock, and
   earlier versions count as made no later than the version after the step. A clock before 2020 was
   never set, and moves no time back.
-- `land` never guesses: if the outcome of a write is unknown, it looks for its own `txn_id`.
+- `try_commit` never guesses: if the outcome of a write is unknown, it looks for its own `txn_id`.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Measures what a segment holds, from its time and entity columns alone.
 
 In:   record batches of the time column and the entity columns
-Out:  a `Measured`: rows, first and last time, coverage
+Out:  a `SegmentMeasurement`: rows, first and last time, coverage
 
 - Null times are rejected; the error has the number of rows with one.
 - The same rows give the same coverage bytes, in any batches: a lost sidecar can be rebuilt and

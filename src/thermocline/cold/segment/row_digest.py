@@ -1,7 +1,7 @@
 """A digest of rows that does not depend on their order, their batches or their encoding.
 
 In:   Arrow batches
-Out:  a `Content`: the number of rows, and the sum of a 64-bit hash of each row
+Out:  a `RowDigest`: the number of rows, and the sum of a 64-bit hash of each row
 
 - The same rows in another order, in other batches, or with a column as a dictionary give the same
   digest. A value that moves to another row or column, or appears twice, gives another one.

@@ -1,7 +1,7 @@
 """Staging: makes data durable in the table's folder before a commit names it.
 
 In:   Parquet files of the caller, or Arrow batches
-Out:  `Staged` segments: file and coverage sidecar written, synced and measured
+Out:  `StagedSegment`s: file and coverage sidecar written, synced and measured
 
 - A Parquet file whose columns fit is copied byte for byte, or linked on request; only its time and
   entity columns are decoded. It is rewritten only when a type or a zone must change.

@@ -12,8 +12,8 @@ Out:  requests of `obstore`, the only client of object stores here; no error of 
 - Credentials come from the options or the environment. They never appear in `root` or in errors:
   of the client's messages only the first line, without the query parts of URLs, is shown.
 
-Segments are downloaded once into a `Cache`, which checks its copies. This module needs the extra
-`object-store`.
+Segments are downloaded once into an `ObjectCache`, which checks its copies. This module needs the
+extra `object-store`.
 """
 
 import re

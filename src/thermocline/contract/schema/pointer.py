@@ -1,7 +1,7 @@
 """JSON pointers, and errors at a position of a document: refusals and problems.
 
 In:   the steps from the root of a document
-Out:  `/lines/0/price`, a `Refusal` of a contract, a `Problem` of a document
+Out:  `/lines/0/price`, a `Refusal` of a contract, a `DocumentProblem` of a document
 
 - Pointers follow RFC 6901: `~` is `~0` and `/` is `~1` in a step; the root is "".
 - An error names at most `PROBLEMS_MAX` problems, and tells when there are more.

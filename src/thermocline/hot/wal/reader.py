@@ -17,7 +17,7 @@ Out:  frames with dense lsns; where the journal ends; the number of bytes of its
 - A watermark is written before the next frame and the next file. Where one of these says that more
   was durable than the watermark does, the watermark is an older copy of itself.
 - Whole frames at the end of the last file that nothing proves durable are read like any other;
-  `Tail.unproved` has them, which the next writer writes again first.
+  `JournalTail.unproved` has them, which the next writer writes again first.
 - Memory is bounded by one file: its torn end, or those frames. Of other files by one frame.
 """
 

@@ -21,7 +21,8 @@ import numpy as np
 from thermocline.errors import Invalid, ThermoclineError
 from thermocline.ingest.inflate import BODY_BYTES_MAX, Data, inflate
 from thermocline.ingest.otlp.json import decode_json
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
 from thermocline.ingest.otlp.varint import FIXED32, FIXED64, LENGTH, VARINT, read_varint
 

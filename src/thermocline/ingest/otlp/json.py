@@ -31,7 +31,8 @@ import orjson
 
 from thermocline.errors import Invalid
 from thermocline.ingest.otlp.bad_text import DATA, json_names, remove_lone_surrogates
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
 from thermocline.ingest.otlp.protobuf import empty_message, message_batches
 
 MESSAGES_DEEP_MAX = 100  # protobuf's own limit, so that both encodings take the same requests

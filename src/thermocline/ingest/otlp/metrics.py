@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
     TIME_BEYOND,
@@ -24,7 +25,7 @@ from thermocline.ingest.otlp.origin import (
     is_foreign,
     scopes_with_origin,
 )
-from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, Tally
 from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer

@@ -1,6 +1,6 @@
 """The outcome of decoding a request: batches, and a tally of refused and changed items.
 
-In:   limits; one note for each item or value that is refused, truncated or dropped
+In:   one note for each item or value that is refused, truncated or dropped
 Out:  `DecodedRequest`, with the counts and the message of OTLP's partial success
 
 - Every refused, truncated or dropped part has a note, and every note is in the message.
@@ -17,17 +17,6 @@ EXAMPLE_LENGTH_MAX = 100
 FOREIGN = "an item of another signal"
 UNKNOWN = "items under names that OTLP does not have, ignored"
 ITEMS = {"metrics": "data points", "logs": "log records", "traces": "spans"}
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeLimits:
-    """Limits of one item. Larger parts are truncated or dropped, counted and reported."""
-
-    attributes_max: int = 1_024
-    key_bytes_max: int = 1_024
-    value_bytes_max: int = 65_536
-    body_bytes_max: int = 1 << 20
-    nesting_max: int = 16
 
 
 @dataclass(frozen=True, slots=True)

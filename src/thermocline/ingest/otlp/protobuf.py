@@ -17,7 +17,8 @@ from typing import Any
 
 from thermocline.errors import Invalid
 from thermocline.ingest.inflate import Data
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
 
 SIGNALS = ("metrics", "logs", "traces")
 

@@ -11,6 +11,7 @@ Out:  a batch of `logs`, and the tally
 
 from typing import Any
 
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
     TIME_BEYOND,
@@ -19,7 +20,7 @@ from thermocline.ingest.otlp.origin import (
     scopes_with_origin,
     valid_identifier,
 )
-from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, Tally
 from thermocline.ingest.otlp.tables import LOGS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer
 

@@ -10,6 +10,7 @@ Out:  a batch of `spans`, and the tally
 
 from typing import Any
 
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.origin import (
     NS_MAX,
     TIME_BEYOND,
@@ -18,7 +19,7 @@ from thermocline.ingest.otlp.origin import (
     scopes_with_origin,
     valid_identifier,
 )
-from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import FOREIGN, DecodedRequest, Tally
 from thermocline.ingest.otlp.records import parse_identifier
 from thermocline.ingest.otlp.tables import SPANS, rows_batch
 from thermocline.ingest.otlp.value import ValueRenderer

@@ -17,9 +17,9 @@ from typing import Any
 
 import orjson
 
-from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import Tally
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAGS = frozenset({"bytesValue", "doubleValue", "kvlistValue"})
 
 CUT = "attribute value too long, cut"
@@ -167,32 +167,6 @@ _DROPPED = object()
 def dump(value: Any) -> str:
     """Return the canonical text of a JSON value."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def read_attributes(text: str) -> dict[str, Any]:
-    """Return the attributes of a column's text as Python values: the inverse of rendering."""
-    return {key: _restore_value(value) for key, value in orjson.loads(text).items()}
-
-
-def read_value(text: str) -> Any:
-    """Return the value of a typed JSON text, such as `body_json`."""
-    return _restore_value(orjson.loads(text))
-
-
-def _restore_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_restore_value(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        [(key, held)] = value.items()
-        if key == "bytesValue":
-            return base64.b64decode(held)
-        if key == "doubleValue":
-            return _NOT_FINITE[held]
-        if key == "kvlistValue":
-            value = held
-    return {key: _restore_value(one) for key, one in value.items()}
 
 
 def _plain_double(value: float) -> Any:

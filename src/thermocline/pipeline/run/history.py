@@ -129,14 +129,6 @@ def last_runs(table: ColdTable, limit: int = 100) -> list[dict[str, Any]]:
     return found[:limit]
 
 
-def last_run_by_job(table: ColdTable) -> dict[str, dict[str, Any]]:
-    """Return the newest row of each job by its name, from the newest `ROWS_MAX` rows."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in last_runs(table, ROWS_MAX):
-        found.setdefault(row["job"], row)
-    return found
-
-
 def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)

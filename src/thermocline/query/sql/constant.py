@@ -34,13 +34,13 @@ import duckdb
 from thermocline.errors import Invalid
 from thermocline.format.argument import PARAMETER_DEPTH_MAX
 from thermocline.format.instant import NS_PER_S, Nanoseconds, from_datetime
-from thermocline.query.sql.engine_types import quote_text as quoted_text
-from thermocline.query.sql.syntax import Tree, expression_text, parameter_names, tree_nodes
-from thermocline.query.sql.vocabulary import (
+from thermocline.query.sql.allowed_functions import (
     CLOCK_FUNCTIONS,
     CLOCK_WORDS,
     CONSTANT_FUNCTIONS,
 )
+from thermocline.query.sql.engine_types import quote_text as quoted_text
+from thermocline.query.sql.syntax import Tree, expression_text, parameter_names, tree_nodes
 
 Parameters = Mapping[str, Any]
 

@@ -20,6 +20,14 @@ from typing import Any
 import duckdb
 
 from thermocline.errors import Invalid
+from thermocline.query.sql.allowed_functions import (
+    CLOCK_FUNCTIONS,
+    CLOCK_WORDS,
+    FUNCTIONS,
+    OPERATORS,
+    OWN_TABLE_FUNCTIONS,
+    TABLE_FUNCTIONS,
+)
 from thermocline.query.sql.constant import DIGITS_MAX
 from thermocline.query.sql.syntax import (
     ParserOutput,
@@ -27,14 +35,6 @@ from thermocline.query.sql.syntax import (
     parameter_names_among,
     parse_query,
     tree_nodes,
-)
-from thermocline.query.sql.vocabulary import (
-    CLOCK_FUNCTIONS,
-    CLOCK_WORDS,
-    FUNCTIONS,
-    OPERATORS,
-    OWN_TABLE_FUNCTIONS,
-    TABLE_FUNCTIONS,
 )
 
 INTERNAL_PREFIX = "__thermocline_"

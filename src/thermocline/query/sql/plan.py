@@ -30,6 +30,7 @@ import duckdb
 
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
+from thermocline.query.sql.allowed_functions import CLOCK_WORDS
 from thermocline.query.sql.constant import (
     Constant,
     ConstantValue,
@@ -41,7 +42,6 @@ from thermocline.query.sql.constant import (
 from thermocline.query.sql.engine_types import INTEGER, TEXT, TIME, Shape, ShapeColumn
 from thermocline.query.sql.gate import Statement
 from thermocline.query.sql.syntax import Tree
-from thermocline.query.sql.vocabulary import CLOCK_WORDS
 
 CONSTANTS_MAX = 1_000  # of one condition; a longer IN list is not used for pruning
 

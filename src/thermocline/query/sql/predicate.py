@@ -23,6 +23,7 @@ from thermocline.errors import Invalid, NotFound
 from thermocline.format.argument import check_text
 from thermocline.format.types import plain_type
 from thermocline.query.engine import Engine, EngineLimits, translate_errors
+from thermocline.query.sql.allowed_functions import CLOCK_WORDS
 from thermocline.query.sql.constant import evaluate_constants
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
 from thermocline.query.sql.exact_text import check_text_fits, find_text_comparisons
@@ -35,7 +36,6 @@ from thermocline.query.sql.gate import (
 )
 from thermocline.query.sql.plan import Constraint, conditions_on, derive_constraint, time_window
 from thermocline.query.sql.syntax import Tree, expression_text, tree_nodes
-from thermocline.query.sql.vocabulary import CLOCK_WORDS
 
 _BATCH = f"{INTERNAL_PREFIX}batch"
 _ROW = f"{INTERNAL_PREFIX}row"

@@ -98,11 +98,6 @@ class SharedParts:
                 del self._kept[key]
                 os.close(file)
 
-    @property
-    def files_kept(self) -> int:
-        """How many files are open."""
-        return len(self._kept)
-
     def close(self) -> None:
         """Close every file; queries that have mapped them keep their rows."""
         with self._lock:

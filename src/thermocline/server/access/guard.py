@@ -3,7 +3,7 @@
 In:   the header, the required scope
 Out:  a `Caller`; `Unauthenticated`, `Forbidden`; `Unavailable` while the keys cannot be read
 
-- A change of the keys by another process takes effect within `LOOK_S`.
+- A change of the keys by another process takes effect within `KEYS_CHECK_S`.
 - A node that never had a key and that only this machine can reach serves every request. After the
   first key this never returns: not when the key is revoked, not when the file is removed while the
   node runs, not when it is removed while the node is stopped (`keys.py`).

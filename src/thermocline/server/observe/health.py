@@ -1,7 +1,7 @@
 """Whether the node is alive, has started and can take requests; and if not, why.
 
 In:   the node while it starts, runs and stops
-Out:  `Report`s for `/health/live`, `/health/startup` and `/health/ready`
+Out:  `HealthReport`s for `/health/live`, `/health/startup` and `/health/ready`
 
 - Live means that the process answers, and nothing else. A node that replays its journal or has a
   full disk is alive, and must not be killed for it.

@@ -4,7 +4,7 @@ In:   the histories in the lakes of all tenants
 Out:  the newest run of each job and outcome
 
 - Reading never blocks: it returns the result of the last refresh, and starts the next refresh in a
-  thread when the last one is older than `LOOK_EVERY_S`.
+  thread when the last one is older than `REFRESH_S`.
 - A history is read again only when it has a new version.
 - Labels are the jobs of this package: no name of a tenant or a table becomes a label.
 """

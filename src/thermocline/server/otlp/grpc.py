@@ -27,11 +27,10 @@ from thermocline.error_table import UNAVAILABLE
 from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
-from thermocline.server.otlp.ingest_queue import Receiver
+from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
 from thermocline.server.otlp.memory_budget import Reservation
 from thermocline.server.otlp.status import OtlpStatus, otlp_status
 
-PORT = 4317
 LISTENER = "otlp_grpc"
 MESSAGE_BYTES_MAX = 64 << 20
 STREAMS_MAX = 256  # calls at once on one connection
@@ -61,8 +60,8 @@ class OtlpGrpc:
         self,
         receiver: Receiver,
         *,
+        port: int,
         host: str = "127.0.0.1",
-        port: int = PORT,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         connections_max: int = CONNECTIONS_MAX,
         credentials: grpc.ServerCredentials | None = None,
@@ -132,7 +131,7 @@ class OtlpGrpc:
                     about = {"message": "a call failed", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(about)
             code = 0 if told is None else told.code
-            self._receiver.observe(LISTENER, name, code, clock.monotonic() - began_s)
+            self._receiver.metrics.count_request(LISTENER, name, code, clock.monotonic() - began_s)
             if told is not None:
                 await _abort(context, told)
             return answer
@@ -143,7 +142,8 @@ class OtlpGrpc:
         receiver = self._receiver
         metadata = dict(context.invocation_metadata() or ())
         # Order matters: the key is checked before any byte of the message is requested.
-        tenant = receiver.tenant(_text(metadata.get("authorization")))
+        authorization = _text(metadata.get("authorization"))
+        tenant = receiver.gateway.caller(authorization, INGEST_SCOPE).tenant
         hold = receiver.room.reserve()
         try:
             message = await self._read_message(messages, hold)

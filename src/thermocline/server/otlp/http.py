@@ -14,6 +14,7 @@ Out:  the answer in the encoding of the request: success, partial success, or `g
 import ssl
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from thermocline.error_table import ERROR_TABLE, INVALID_ARGUMENT, UNIMPLEMENTED
 from thermocline.errors import ThermoclineError
@@ -31,10 +32,9 @@ from thermocline.server.otlp.http1.route import (
     refusal_headers,
 )
 from thermocline.server.otlp.http1.server import Http1Server
-from thermocline.server.otlp.ingest_queue import Receiver
+from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
 from thermocline.server.otlp.status import otlp_status
 
-PORT = 4318
 LISTENER = "otlp_http"
 _ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
 _TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
@@ -58,8 +58,8 @@ class OtlpHttp:
         self,
         receiver: Receiver,
         *,
+        port: int,
         host: str = "127.0.0.1",
-        port: int = PORT,
         limits: HttpLimits | None = None,
         tls: ssl.SSLContext | None = None,
         hosts: Collection[str] = LOOPBACK_NAMES,
@@ -79,7 +79,7 @@ class OtlpHttp:
             room=receiver.room,
             limits=limits,
             refusal=_refusal_response,
-            observe=lambda path, status, s: receiver.observe(LISTENER, path, status, s),
+            observe=partial(receiver.metrics.count_request, LISTENER),
             tls=tls,
         )
 
@@ -87,11 +87,6 @@ class OtlpHttp:
     def port(self) -> int:
         """The port of the listening socket."""
         return self._server.port
-
-    @property
-    def connection_count(self) -> int:
-        """The number of open connections."""
-        return self._server.connection_count
 
     async def start(self) -> None:
         """Listen."""
@@ -105,7 +100,7 @@ class OtlpHttp:
         if self._is_open():
             self._check_name(head)
         try:
-            tenant = self._receiver.tenant(head.text(b"authorization"))
+            caller = self._receiver.gateway.caller(head.text(b"authorization"), INGEST_SCOPE)
         except ThermoclineError as error:
             raise _as_refusal(error) from error
         encoding = _encoding(head)
@@ -114,7 +109,7 @@ class OtlpHttp:
         coding = (head.text(b"content-encoding") or "identity").lower()
         if coding not in CODINGS:
             raise RequestRefused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
-        return _Admitted(tenant, encoding, coding, head.text(b"idempotency-key"))
+        return _Admitted(caller.tenant, encoding, coding, head.text(b"idempotency-key"))
 
     def _check_name(self, head: RequestHead) -> None:
         host = head.text(b"host")

@@ -62,7 +62,8 @@ from thermocline.ingest.otlp.batch_decode import (
     RequestBody,
     decode_bodies,
 )
-from thermocline.ingest.otlp.outcome import ITEMS, DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import ITEMS, DecodedRequest
 from thermocline.ingest.otlp.protobuf import warm_up
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.ingest.rows import TrustedRows
@@ -74,7 +75,7 @@ from thermocline.server.access.quota import Quotas
 from thermocline.server.observe.metrics import Metrics
 from thermocline.server.otlp.memory_budget import MemoryBudget
 
-SCOPE = "ingest"
+INGEST_SCOPE = "ingest"
 WORKERS = 2
 GROUP_BYTES_MAX = 4 << 20
 GROUP_COUNT_MAX = 512
@@ -358,11 +359,7 @@ class Receiver:
     room: MemoryBudget
     gateway: NodeGateway
     quotas: Quotas | None = None
-    metrics: Metrics | None = None
-
-    def tenant(self, authorization: str | None) -> str:
-        """Return the tenant of a client's key; `Unauthenticated`, `Forbidden`."""
-        return self.gateway.caller(authorization, SCOPE).tenant
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def ingest(
         self, tenant: str, signal: str, body: RequestBody, request_id: str | None = None
@@ -378,16 +375,10 @@ class Receiver:
         if self.quotas is not None:
             self.quotas.take_ingest(tenant, size_bytes)
         outcome = await self.queue.offer(IngestRequest(tenant, signal, body, request_id))
-        if self.metrics is not None:
-            self.metrics.count_ingested(signal, max(0, outcome.accepted), size_bytes)
-            if outcome.rejected > 0:
-                self.metrics.count_rejected(signal, outcome.rejected)
+        self.metrics.count_ingested(signal, max(0, outcome.accepted), size_bytes)
+        if outcome.rejected > 0:
+            self.metrics.count_rejected(signal, outcome.rejected)
         return outcome
-
-    def observe(self, listener: str, route: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        if self.metrics is not None:
-            self.metrics.count_request(listener, route, status, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ def _read_identity(
     The token says which transactions the snapshot sees. It contains the server's start time and
     last checkpoint, because transaction ids are used again after a restore from a backup, and after
     a recovery from a backend's crash, which does not restart the server but ends with a checkpoint.
-    `Stale` when the type has a newer contract than the layout.
+    `StaleLayout` when the type has a newer contract than the layout.
     """
     row = connection.execute(_SNAPSHOT_QUERY, {"type": layout.type_id}).fetchone()
     return _parse_identity(layout, row or ())

@@ -49,7 +49,7 @@ Fields = Sequence[str] | None
 
 
 class QueryRunner(Protocol):
-    """Runs a query in a separate transaction and converts its rows: `Pool.ask`."""
+    """Runs a query in a separate transaction and converts its rows, as `Pool.run_query` does."""
 
     def __call__(
         self, query: str, values: Mapping[str, Any], made: Callable[[list[Row]], Sequence[T]]

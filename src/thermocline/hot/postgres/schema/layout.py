@@ -117,7 +117,7 @@ class Layout:
         return "".join(f", {name} = given.{name}" for name in (c.sql_name for c in self.columns))
 
     def contract_of(self, schema_version: int) -> Contract:
-        """Return a version of the contract; `Stale` if this layout does not have it."""
+        """Return a version of the contract; `StaleLayout` if this layout does not have it."""
         try:
             return self.contracts[schema_version]
         except KeyError:

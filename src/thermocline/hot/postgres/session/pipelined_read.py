@@ -1,6 +1,6 @@
 """Runs one query in one read-only transaction in one round trip: libpq's pipeline mode.
 
-In:   a connection, and a `Question`: the opening statements, a query and its values by name
+In:   a connection, and a `PipelinedQuery`: the opening statements, a query and its values by name
 Out:  the converted rows of the query
 
 - Statement by statement, a transaction takes three round trips: a third of the time of a page of

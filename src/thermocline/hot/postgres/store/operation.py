@@ -1,7 +1,7 @@
 """Operations on entities, and their results.
 
 In:   a key, a document or a patch, the version that the client has read; or the same as JSON
-Out:  well-formed `Operation`s; `Written` or an error for each
+Out:  well-formed `Operation`s; `WriteResult` or an error for each
 
     {"op": "create", "document": {...}}   {"op": "replace", "id": "a", "document": {...}}
     {"op": "patch", "id": "a", "document": {...}, "if_match": 3}   {"op": "delete", "id": "a"}

@@ -231,7 +231,7 @@ class _Plan:
 
 
 class OperationWriter:
-    """The writes of one transaction; raises `Stale` if it must restart in careful mode."""
+    """The writes of one transaction; raises `StaleLayout` if it must restart in careful mode."""
 
     def __init__(
         self,

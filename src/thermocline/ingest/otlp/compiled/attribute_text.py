@@ -11,7 +11,8 @@ Out:  the same text as `ValueRenderer.attributes`; or None, and the official dec
 
 from typing import Any
 
-from thermocline.ingest.otlp.outcome import DecodeLimits, Tally
+from thermocline.ingest.otlp.limits import DecodeLimits
+from thermocline.ingest.otlp.outcome import Tally
 from thermocline.ingest.otlp.value import ValueRenderer, dump
 
 PAIRS_MAX = 1 << 16

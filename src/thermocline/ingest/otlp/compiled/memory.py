@@ -42,6 +42,7 @@ from thermocline.ingest.otlp.compiled.scan_items import (
     RequestItems,
     new_items,
 )
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.origin import (
     Origin,
     digest_bytes,
@@ -49,7 +50,7 @@ from thermocline.ingest.otlp.origin import (
     resource_columns,
     scope_columns,
 )
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits, Tally
+from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
 from thermocline.ingest.otlp.tables import WORD
 from thermocline.ingest.otlp.value import ValueRenderer
 

@@ -28,6 +28,7 @@ from thermocline.ingest.otlp.compiled.scan_metrics import (
     PointColumns,
     scan_points,
 )
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.metrics import (
     SERIES_FACTOR,
     MetricStream,
@@ -35,7 +36,7 @@ from thermocline.ingest.otlp.metrics import (
     exemplar_rows,
     stream_of,
 )
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest
 from thermocline.ingest.otlp.tables import METRIC as METRIC_FIELDS
 from thermocline.ingest.otlp.tables import METRIC_HISTOGRAMS, METRIC_POINTS, rows_batch
 from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS

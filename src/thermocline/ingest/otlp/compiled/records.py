@@ -53,8 +53,9 @@ from thermocline.ingest.otlp.compiled.scan_records import (
     scan_records,
     split_bodies,
 )
+from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.origin import NS_MAX
-from thermocline.ingest.otlp.outcome import DecodedRequest, DecodeLimits
+from thermocline.ingest.otlp.outcome import DecodedRequest
 from thermocline.ingest.otlp.spans import KINDS, STATUS_CODES, enum_name, event_row, link_row
 from thermocline.ingest.otlp.tables import LOGS, SPAN_ID, SPANS, TEXT, TRACE_ID, OtlpTable
 from thermocline.ingest.otlp.tables import ORIGIN as ORIGIN_FIELDS

@@ -10,7 +10,7 @@ Out:  files of the page; the names that a query of the caller may use
 
 from msgspec import Struct
 
-from thermocline.query.sql.vocabulary import (
+from thermocline.query.sql.allowed_functions import (
     FUNCTIONS,
     OWN_TABLE_FUNCTIONS,
     TABLE_FUNCTIONS,

@@ -56,7 +56,7 @@ _TAG = re.compile(r'(?:W/)?"[^"]*"')
 
 
 class _RawSearch(StrictRequest):
-    """A `Search` with an undecoded filter, so that its numbers keep all digits."""
+    """A `SearchRequest` with an undecoded filter, so that its numbers keep all digits."""
 
     filter: msgspec.Raw = _NOTHING
     sort: list[str] = msgspec.field(default_factory=list)
@@ -77,7 +77,7 @@ class _RawOperation(StrictRequest):
 
 
 class _RawBulk(StrictRequest):
-    """A `Bulk` of such operations."""
+    """A `BulkRequest` of such operations."""
 
     operations: list[_RawOperation]
     atomic: bool = True

@@ -1,6 +1,6 @@
 """SQL over HTTP: streams a query's answer, and lists and cancels running queries.
 
-In:   a `Query` and the caller's lake
+In:   a `QueryRequest` and the caller's lake
 Out:  bytes as the engine produces them; a failed answer cannot be mistaken for a complete one
 
 - The first batch is read before the first byte is sent: a failure until then is an ordinary error.

@@ -21,7 +21,6 @@ from thermocline.errors import Invalid, ThermoclineError
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.incoming import (
-    check_content_type,
     idempotency_key_of,
     read_body,
 )
@@ -80,11 +79,12 @@ def _split(names: str | None) -> list[str] | None:
 
 async def _take_rows(call: ApiRequest, change: Callable[[Any], Changed]) -> Changed:
     """Return what a change answers for the rows of a body, within every limit of the body."""
-    media = check_content_type(call.headers, ROW_TYPES)
     parts = call.parts
     hold = parts.room.reserve()
     try:
-        data = await read_body(call.receive, call.headers, parts.body_bytes_max, hold=hold)
+        media, data = await read_body(
+            call.receive, call.headers, ROW_TYPES, parts.body_bytes_max, hold=hold
+        )
         parts.quota.take_ingest(call.caller.tenant, len(data))
         if media != ARROW:
             values = await parts.work.run(lambda: json_values_max(data))

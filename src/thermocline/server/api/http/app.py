@@ -37,7 +37,6 @@ from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.incoming import (
     JSON_BYTES_MAX,
     ClientGone,
-    check_content_type,
     decode_body,
     decode_parameters,
     read_body,
@@ -118,7 +117,7 @@ def make_app(
 
 
 class _PathRoute(StarletteRoute):
-    """A path with its methods. `_Address` refuses other methods, not Starlette."""
+    """A path with its methods. `_PathHandler` refuses other methods, not Starlette."""
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -293,9 +292,8 @@ class _PathHandler:
         """Return the body; a raw body keeps its memory reserved until the work is done."""
         if route.body is None or hold is None:
             return None
-        check_content_type(headers, route.body_types)
         limit_bytes = self._parts.body_bytes_max if route.is_raw else JSON_BYTES_MAX
-        data = await read_body(receive, headers, limit_bytes, hold=hold)
+        _, data = await read_body(receive, headers, route.body_types, limit_bytes, hold=hold)
         if route.is_raw:
             return data
         hold.release()

@@ -59,7 +59,7 @@ def idempotency_key_of(headers: Headers) -> str | None:
     return given[0]
 
 
-def check_content_type(headers: Headers, allowed: tuple[str, ...]) -> str:
+def _check_content_type(headers: Headers, allowed: tuple[str, ...]) -> str:
     """Return the body's media type; 415 unless it comes once and is allowed."""
     given = headers.getlist("content-type")
     if len(given) > 1:
@@ -79,12 +79,17 @@ def check_content_type(headers: Headers, allowed: tuple[str, ...]) -> str:
 async def read_body(
     receive: Receive,
     headers: Headers,
+    types: tuple[str, ...],
     limit_bytes: int,
     *,
     hold: Reservation | None = None,
     wait_s: float = BODY_WAIT_S,
-) -> bytes:
-    """Return the body, inflated; `BodyTooLarge` past the limit, 408 when it comes too slowly."""
+) -> tuple[str, bytes]:
+    """Return the body's media type, one of `types`, and the body, inflated.
+
+    `BodyTooLarge` past the limit; 415 for another type; 408 when the body comes too slowly.
+    """
+    media = _check_content_type(headers, types)
     codings = headers.getlist("content-encoding")
     if len(codings) > 1:
         raise Invalid("the content encoding is given more than once", hint="send one")
@@ -92,17 +97,18 @@ async def read_body(
     if length.isdecimal() and int(length) > limit_bytes:
         raise body_too_large(limit_bytes)  # before any of it is read
     try:
-        data = await asyncio.wait_for(_read(receive, limit_bytes, hold), wait_s)
+        async with asyncio.timeout(wait_s):
+            data = await _read(receive, limit_bytes, hold)
     except TimeoutError:
         hint = "send the body faster, or in smaller parts"
         raise HttpStatusError("the body did not arrive in time", status=408, hint=hint) from None
     coding = codings[0] if codings else "identity"
     if coding.strip().lower() in ("", "identity"):
-        return data
+        return media, data
     inflated = await asyncio.to_thread(inflate, data, coding, limit_bytes=limit_bytes)
     if hold is not None:
         hold.grow(len(inflated))
-    return inflated
+    return media, inflated
 
 
 async def _read(receive: Receive, limit_bytes: int, hold: Reservation | None) -> bytes:
@@ -171,7 +177,6 @@ __all__ = [
     "JSON_BYTES_MAX",
     "ClientGone",
     "body_too_large",
-    "check_content_type",
     "decode_body",
     "decode_parameters",
     "idempotency_key_of",

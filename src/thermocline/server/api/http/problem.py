@@ -1,7 +1,7 @@
 """Turns errors into problem documents (RFC 9457) that disclose nothing about the machine.
 
 In:   an error, a request's id
-Out:  a `Problem`, its bytes, its headers
+Out:  a `ProblemResponse`, its bytes, its headers
 
 - An error of this package gives its message, hint and facts; any other exception only an id.
 - No absolute path, key or traceback is sent: every text is scrubbed. A path keeps its last part,

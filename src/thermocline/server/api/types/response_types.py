@@ -4,7 +4,7 @@ In:   nothing; values only
 Out:  the types that answers are encoded from
 
 - The OpenAPI document is generated from these types, so it cannot differ from them.
-- `encode.py` writes answers with variable columns; `Rows` here describes its output.
+- `encode.py` writes answers with variable columns; `RowsResponse` here describes its output.
 """
 
 from typing import Any, Literal

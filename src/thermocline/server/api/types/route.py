@@ -76,10 +76,10 @@ class ApiRoute:
 
     `errors` are its other statuses, also 201 and 304.
 
-    `run` blocks and is called on a thread; it returns a value of type `answer`, a `Done`, or, if
-    the route has several `forms`, an Arrow table or a `First`. `stream` is called on the loop
-    instead and sends its answer itself. With `is_raw` the body stays bytes, up to the node's
-    limit: a document keeps every digit.
+    `run` blocks and is called on a thread; it returns a value of type `answer`, an `ApiResponse`,
+    or, if the route has several `forms`, an Arrow table or a `TruncatedRows`. `stream` is called on
+    the loop instead and sends its answer itself. With `is_raw` the body stays bytes, up to the
+    node's limit: a document keeps every digit.
     """
 
     method: str

@@ -1,7 +1,8 @@
 """Parses and checks the head of an HTTP/1.1 request.
 
 In:   the bytes up to and including the empty line
-Out:  a `Head`; `Refused` with a status when two parsers could read the head differently
+Out:  a `RequestHead`; `RequestRefused` with a status when two parsers could read the head
+      differently
 
 - A message has one length. A head with both a length and a transfer coding, with two lengths, with
   a coding other than `chunked`, or with a line that ends without a carriage return is refused: a
@@ -114,7 +115,7 @@ class ParserCallbacks:
 def find_head_end(data: bytes | bytearray) -> int:
     """Return the offset where the head ends, or -1 when its end has not arrived.
 
-    `Refused` when the head is too long, or has a line that ends without a carriage return.
+    `RequestRefused` when the head is too long, or has a line that ends without a carriage return.
     """
     end = data.find(END, 0, HEAD_BYTES_MAX)
     seen = data[: end + len(END)] if end >= 0 else data[:HEAD_BYTES_MAX]

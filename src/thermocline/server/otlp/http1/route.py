@@ -52,7 +52,8 @@ class Http1Response:
 class Http1Route:
     """A handler for whole requests, and a check of the head before the body is read.
 
-    `admit` raises `Refused`, or returns a value that `answer` gets as `Request.admitted`.
+    `admit` raises `RequestRefused`, or returns a value that `answer` gets as
+    `Http1Request.admitted`.
     """
 
     answer: Callable[[Http1Request], Awaitable[Http1Response]]

@@ -1,6 +1,6 @@
 """The list has all functions of the engine except those that a rule refuses."""
 
-from thermocline.query.sql.vocabulary import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
+from thermocline.query.sql.allowed_functions import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
 
 # Different at every call, but still functions of values only.
 CHANGING = set(
