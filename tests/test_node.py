@@ -637,11 +637,11 @@ def test_I08_a_request_nobody_knows_the_fate_of_is_looked_for_before_it_is_writt
         table = lake.create_table("m", time_column="ts", bucket="1h")
         table.write(ticks(1), request_id="a")
         key = request_key("b")
-        assert table._once.begin(key) is None
+        assert table._request_ledger.begin(key) is None
         table._submit(ticks(2), False, None, key).result()
         unknown = Future()
         unknown.set_exception(OutcomeUnknown("the answer was lost"))
-        table._once.end(key, unknown)
+        table._request_ledger.end(key, unknown)
         assert table.write(ticks(2), request_id="b") == 1
         assert numbers(table) == [1, 2]
 
@@ -656,8 +656,8 @@ def test_I08_a_large_write_that_is_sent_again_is_written_once(tmp_path):
     with opened(tmp_path / "lake") as lake:
         table = lake.create_table("m", time_column="ts", bucket="1h")
         assert table.write(rows, request_id="a") == 600_000
-        table._once._known = None
-        table._once._load = dict
+        table._request_ledger._known = None
+        table._request_ledger._load = dict
         assert table.write(rows, request_id="a") == 600_000
         assert count(lake) == 600_000
 

@@ -87,8 +87,8 @@ class LakeTable(TimeSeriesTable):
         self._readers = readers
         self._flush_lock = threading.Lock()
         self._gate = WriteGate()
-        self._room = EntityLimit(self._list_held_entities)
-        self._once = RequestLedger(self._requests)
+        self._entity_limit = EntityLimit(self._list_held_entities)
+        self._request_ledger = RequestLedger(self._requests)
 
     @property
     def cold(self) -> ColdTable:
@@ -143,16 +143,16 @@ class LakeTable(TimeSeriesTable):
         if request_id is None:
             return self._submit(rows, evolve, wait_s, None)
         key = request_key(request_id)
-        outcome = self._once.begin(key)
+        outcome = self._request_ledger.begin(key)
         if outcome is None:
             try:
                 outcome = self._submit(rows, evolve, wait_s, key)
             except BaseException as error:
                 outcome = Future()
                 outcome.set_exception(error)
-                self._once.end(key, outcome)
+                self._request_ledger.end(key, outcome)
                 raise
-            outcome.add_done_callback(lambda done: self._once.end(key, done))
+            outcome.add_done_callback(lambda done: self._request_ledger.end(key, done))
         return outcome
 
     def _submit(
@@ -228,11 +228,11 @@ class LakeTable(TimeSeriesTable):
             requests = {} if request is None else {request: batch.num_rows}
             outcome = self._write_batch(hot, state, batch, wait_s, requests)
         except BaseException:
-            self._room.settle(new, is_written=False)
+            self._entity_limit.settle(new, is_written=False)
             raise
         if new:
             outcome.add_done_callback(
-                lambda done: self._room.settle(new, is_written=_may_be_written(done))
+                lambda done: self._entity_limit.settle(new, is_written=_may_be_written(done))
             )
         return outcome
 
@@ -270,7 +270,7 @@ class LakeTable(TimeSeriesTable):
         found = list_entities(batch, state.spec)
         if not found:
             return found
-        return self._room.reserve(found, state.spec.entities_max, self.name)
+        return self._entity_limit.reserve(found, state.spec.entities_max, self.name)
 
     def hot(self) -> WalTable:
         """Return the hot half, for writing; `Invalid` if the lake is read-only."""

@@ -198,9 +198,9 @@ class TimeSeriesTable:
         `txn=("job", 7)` makes a repeated append of the same number a no-op.
         `CoverageOverlapError` names the buckets that the table already holds.
         """
-        wish = AppendOptions(overlap, evolve, txn)
+        options = AppendOptions(overlap, evolve, txn)
         paths = list_paths(source, "source")
-        return self.cold.append_files(paths, wish, link=check_flag(link, "link"))[1]
+        return self.cold.append_files(paths, options, link=check_flag(link, "link"))[1]
 
     def append(
         self,
@@ -224,8 +224,8 @@ class TimeSeriesTable:
             "bytes_per_group": max_bytes_per_row_group,
         }
         writer = {name: value for name, value in given.items() if value is not None}
-        wish = AppendOptions(overlap, evolve, txn, writer=writer)
-        return self.cold.append_stream(open_row_stream(data), wish)[1]
+        options = AppendOptions(overlap, evolve, txn, writer=writer)
+        return self.cold.append_stream(open_row_stream(data), options)[1]
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None

@@ -287,7 +287,7 @@ def test_parquet_that_fits_is_taken_as_it_is_and_other_is_written_anew(
     assert report.failure is None
     taken = {one.checksum.size_bytes for one in report.staged}
     assert {(folder / f"{name}.parquet").stat().st_size for name in "abc"} == taken
-    sweep_staged(table, order.target.mark)
+    sweep_staged(table, order.target.tag)
     fill(folder)
     assert closes(site) == [0, 1, 2, 3, 4, 9]
     assert is_clean(table)

@@ -150,13 +150,13 @@ class ColdTable:
         return self.log.state(self.log.version_at(to_instant(at)))
 
     def append_parquet(
-        self, sources: Sequence[str], wish: AppendOptions, *, link: bool = False
+        self, sources: Sequence[str], options: AppendOptions, *, link: bool = False
     ) -> TableState:
         """Append Parquet files in one commit, each byte for byte if its columns fit."""
-        return self.append_files(sources, wish, link=link)[0]
+        return self.append_files(sources, options, link=link)[0]
 
     def append_files(
-        self, sources: Sequence[str], wish: AppendOptions, *, link: bool = False
+        self, sources: Sequence[str], options: AppendOptions, *, link: bool = False
     ) -> tuple[TableState, AppendReport]:
         """Do what `append_parquet` does; return what was written, too."""
         if not sources or len(sources) > FILES_PER_APPEND_MAX:
@@ -170,51 +170,51 @@ class ColdTable:
         def fill(stage: Stage, state: TableState) -> None:
             for source in sources:
                 before = len(stage.staged)
-                self._stage_file(stage, state, source, wish, link=link)
+                self._stage_file(stage, state, source, options, link=link)
                 stage.files.append((source, stage.staged[before:]))
 
-        return self._append(fill, wish)
+        return self._append(fill, options)
 
     def _stage_file(
-        self, stage: Stage, state: TableState, source: str, wish: AppendOptions, *, link: bool
+        self, stage: Stage, state: TableState, source: str, options: AppendOptions, *, link: bool
     ) -> None:
         with open_parquet(self.storage, source) as file:
             arrow = file.schema_arrow
-            columns = plan_columns(state, [*stage.schemas, arrow], evolve=wish.evolve)
+            columns = plan_columns(state, [*stage.schemas, arrow], evolve=options.evolve)
             found = fit_columns(arrow, columns.schema, state.spec.time_column)
             in_zone = state.spec.timezone is None or arrow.field(state.spec.time_column).type.tz
             stage.schemas.append(arrow)
             if found.must_rewrite or not in_zone:
-                spec = _writing_spec(state, wish)
+                spec = _writing_spec(state, options)
                 stage.write_batches(read_parquet(file, source), columns.schema, spec)
                 return
         stage.import_parquet(source, state.spec, link=link)
 
-    def append(self, data: pa.RecordBatchReader, wish: AppendOptions) -> TableState:
+    def append(self, data: pa.RecordBatchReader, options: AppendOptions) -> TableState:
         """Append a stream of Arrow batches in one commit."""
-        return self.append_stream(data, wish)[0]
+        return self.append_stream(data, options)[0]
 
     def append_stream(
-        self, data: pa.RecordBatchReader, wish: AppendOptions
+        self, data: pa.RecordBatchReader, options: AppendOptions
     ) -> tuple[TableState, AppendReport]:
         """Do what `append` does; return what was written, too."""
 
         def fill(stage: Stage, state: TableState) -> None:
-            columns = plan_columns(state, [data.schema], evolve=wish.evolve)
+            columns = plan_columns(state, [data.schema], evolve=options.evolve)
             stage.schemas.append(data.schema)
-            spec = _writing_spec(state, wish)
+            spec = _writing_spec(state, options)
             stage.write_batches(read_row_stream(data), columns.schema, spec)
 
-        return self._append(fill, wish)
+        return self._append(fill, options)
 
     def _append(
-        self, fill: Callable[[Stage, TableState], None], wish: AppendOptions
+        self, fill: Callable[[Stage, TableState], None], options: AppendOptions
     ) -> tuple[TableState, AppendReport]:
         state = self.log.head()
         stage = Stage(self.storage, workers=self._workers)
-        writer = _writing_spec(state, wish).writer
-        if not (wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]):
-            appending = AppendPlanner(self.storage, self.index, stage, wish)
+        writer = _writing_spec(state, options).writer
+        if not (options.txn and state.txns.get(options.txn[0], -1) >= options.txn[1]):
+            appending = AppendPlanner(self.storage, self.index, stage, options)
             begun = state
             state = self.run_transaction(stage, appending.plan, before=lambda: fill(stage, begun))
         return state, report_append(state.version, stage, writer)
@@ -302,14 +302,14 @@ class ColdTable:
 
         return self.run_transaction(stage, carrying.plan, before=fill)
 
-    def commit_export(self, hand: ExportBatch) -> TableState:
+    def commit_export(self, batch: ExportBatch) -> TableState:
         """Commit an export of entities; return the state that has it.
 
         `ExportFenced` when another export committed on the version that this one is based on.
         """
         stage = Stage(self.storage, workers=self._workers)
-        superseding = ExportPlanner(self.storage, self.log, self.index, stage, hand)
-        return self.run_transaction(stage, superseding.plan, before=superseding.stage_rows)
+        planner = ExportPlanner(self.storage, self.log, self.index, stage, batch)
+        return self.run_transaction(stage, planner.plan, before=planner.stage_rows)
 
     def note_holes(self, holes: Sequence[NoteHole]) -> TableState:
         """Record that writes of a hot source were lost, unless that is recorded already."""
@@ -470,9 +470,9 @@ class ColdTable:
             yield self.log.commit(version)
 
 
-def _writing_spec(state: TableState, wish: AppendOptions) -> TableSpec:
+def _writing_spec(state: TableState, options: AppendOptions) -> TableSpec:
     """Return the spec with the writer settings of one append."""
-    return replace(state.spec, writer=parse_writer(wish.writer, state.spec.writer))
+    return replace(state.spec, writer=parse_writer(options.writer, state.spec.writer))
 
 
 def _check_spec(spec: TableSpec) -> None:

@@ -178,11 +178,13 @@ def append(
     from thermocline.cold.change.append import AppendOptions
 
     given = find_files(files)
-    wish = AppendOptions(overlap.value if overlap else None, evolve, parse_txn(txn))
+    options = AppendOptions(overlap.value if overlap else None, evolve, parse_txn(txn))
     opened = open_table(table)
     before = opened.version()
     with show_progress("appending") as report:
-        version = opened.cold.append_parquet(_ReportedPaths(given, report), wish, link=link).version
+        version = opened.cold.append_parquet(
+            _ReportedPaths(given, report), options, link=link
+        ).version
     if version == before:
         facts = {"files": len(given), "rows": 0, "segments": 0, "replaced": 0, "appended": False}
         why = f"{txn} was already appended" if txn else "the files have no rows"

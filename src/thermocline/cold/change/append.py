@@ -141,35 +141,35 @@ class AppendPlanner:
     """Plans the append of staged data onto whatever state the table has."""
 
     def __init__(
-        self, storage: Storage, index: CoverageIndex, stage: Stage, wish: AppendOptions
+        self, storage: Storage, index: CoverageIndex, stage: Stage, options: AppendOptions
     ) -> None:
         self._storage = storage
         self._index = index
         self._stage = stage
-        self._wish = wish
+        self._options = options
 
     def plan(self, state: TableState) -> CommitPlan | None:
         """Return the commit that appends the staged data; None when the table has it already."""
-        wish = self._wish
-        if wish.txn and state.txns.get(wish.txn[0], -1) >= wish.txn[1]:
+        options = self._options
+        if options.txn and state.txns.get(options.txn[0], -1) >= options.txn[1]:
             return None
-        if wish.requests and wish.requests.keys() <= state.requests.keys():
+        if options.requests and options.requests.keys() <= state.requests.keys():
             return None
-        columns = plan_columns(state, self._list_schemas(state), evolve=wish.evolve)
+        columns = plan_columns(state, self._list_schemas(state), evolve=options.evolve)
         actions: list[Action] = []
         if columns.is_new:
             check_writable(columns.schema)
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
         segments = [fit_segment(one, columns, self._index) for one in self._stage.staged]
-        policy = wish.overlap or state.spec.overlap
+        policy = options.overlap or state.spec.overlap
         coverage = self._unite_staged(state)
         self._check_entities(state, coverage)
         removed = self._resolve_overlap(state, policy, coverage)
         actions += [*removed, *(AddSegment(segment) for segment in segments)]
-        if wish.txn:
-            actions.append(SetTxn(*wish.txn))
-        if wish.requests:
-            actions.append(NoteRequests(wish.requests))
+        if options.txn:
+            actions.append(SetTxn(*options.txn))
+        if options.requests:
+            actions.append(NoteRequests(options.requests))
         if not actions:
             return None
         looked_at = () if policy == "allow" else _list_windows(state.spec.bucket, segments)
@@ -249,8 +249,8 @@ class AppendPlanner:
             return []
         bucket, has_entities = state.spec.bucket, bool(state.spec.entity_columns)
         window = TimeWindow(bucket.start(new.whole.first()), bucket.start(new.whole.last() + 1))
-        hollowing = BucketRemoval(self._storage, self._index, self._stage)
-        return hollowing.plan_actions(
+        removal = BucketRemoval(self._storage, self._index, self._stage)
+        return removal.plan_actions(
             state, lambda held: held.overlap(new, has_entities=has_entities), window
         )
 

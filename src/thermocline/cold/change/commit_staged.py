@@ -20,19 +20,20 @@ STAGED_MAX = 100_000
 
 
 def new_tag() -> str:
-    """Return a mark for the files of one piece of work."""
+    """Return a tag for the files of one piece of work."""
     return new_id()[:TAG_LENGTH]
 
 
 def append_staged(
-    table: ColdTable, staged: Sequence[StagedSegment], wish: AppendOptions
+    table: ColdTable, staged: Sequence[StagedSegment], options: AppendOptions
 ) -> TableState:
     """Append what others staged in one commit; remove the files if it is definitely not made.
 
-    If the table already has the batch, by `wish.txn`, the files are removed and its state returned.
+    If the table already has the batch, by `options.txn`, this removes the files and returns its
+    state.
     """
     stage = adopt_staged(table, staged)
-    appending = AppendPlanner(table.storage, table.index, stage, wish)
+    appending = AppendPlanner(table.storage, table.index, stage, options)
     return table.run_transaction(stage, appending.plan)
 
 
@@ -50,7 +51,7 @@ def adopt_staged(table: ColdTable, staged: Sequence[StagedSegment]) -> Stage:
     return stage
 
 
-def sweep_staged(table: ColdTable, mark: str, kept: Collection[str] = ()) -> int:
+def sweep_staged(table: ColdTable, tag: str, kept: Collection[str] = ()) -> int:
     """Remove the files of one piece of work that no version names; return how many.
 
     Call it only after all writers of the work have ended. `kept` are paths that a commit may name.
@@ -60,7 +61,7 @@ def sweep_staged(table: ColdTable, mark: str, kept: Collection[str] = ()) -> int
     for folder in (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER):
         for stored in table.storage.list(folder):
             name = stored.path.rpartition("/")[2]
-            if name.startswith(mark) and stored.path not in named:
+            if name.startswith(tag) and stored.path not in named:
                 table.storage.delete(stored.path)
                 removed += 1
     return removed

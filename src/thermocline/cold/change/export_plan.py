@@ -174,13 +174,13 @@ class ExportPlanner:
         log: CommitLog,
         index: CoverageIndex,
         stage: Stage,
-        hand: ExportBatch,
+        batch: ExportBatch,
     ) -> None:
         self._storage = storage
         self._log = log
         self._index = index
         self._stage = stage
-        self._hand = hand
+        self._batch = batch
         self._bounds: list[tuple[str, str]] = []
 
     def stage_rows(self) -> None:
@@ -188,7 +188,7 @@ class ExportPlanner:
 
         Segments that others staged are adopted unchanged.
         """
-        rows, read_at = self._hand.rows, self._hand.read_at
+        rows, read_at = self._batch.rows, self._batch.read_at
         if not isinstance(rows, pa.Table):
             self._stage.adopt(one.staged for one in rows)
             self._bounds = [(one.low, one.high) for one in rows]
@@ -209,30 +209,30 @@ class ExportPlanner:
         self._check_fence(state)
         taken = [
             self._hide_hits(state, hits)
-            for hits in find_keys(self._storage, state, self._hand.keys)
+            for hits in find_keys(self._storage, state, self._batch.keys)
             if len(hits.positions)
         ]
         added = [AddSegment(segment) for segment in self._fit_segments()]
         metrics = {
-            "keys": len(self._hand.keys),
+            "keys": len(self._batch.keys),
             "rows": sum(staged.measured.row_count for staged in self._stage.staged),
             "segments": len(added),
         }
-        return CommitPlan("export", (*taken, *added, self._hand.note), (ALL_TIME,), metrics)
+        return CommitPlan("export", (*taken, *added, self._batch.note), (ALL_TIME,), metrics)
 
     def _check_fence(self, state: TableState) -> None:
-        for version in range(self._hand.base + 1, state.version + 1):
+        for version in range(self._batch.base + 1, state.version + 1):
             note = find_flush_note(self._log.commit(version))
             if note is not None and note.changes:
                 raise ExportFenced(
                     "another export was first",
                     hint="start again from a new snapshot",
-                    base=self._hand.base,
+                    base=self._batch.base,
                     taken=version,
                 )
 
     def _fit_segments(self) -> Iterator[Segment]:
-        written = self._hand.read_at
+        written = self._batch.read_at
         key_id = str(written.schema.column(KEY_COLUMN).id)
         for staged, (low, high) in zip(self._stage.staged, self._bounds, strict=True):
             segment = staged.segment(written.schema_id, written.schema, ColumnFit(), written.spec)

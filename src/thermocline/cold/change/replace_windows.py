@@ -62,16 +62,16 @@ class WindowReplacement:
 
 
 def replace_windows(
-    table: ColdTable, staged: Sequence[StagedSegment], wish: WindowReplacement
+    table: ColdTable, staged: Sequence[StagedSegment], replacement: WindowReplacement
 ) -> TableState:
     """Commit the refill and return the state after it, also if an equal refill is there already.
 
     `RefillOvertaken` when another refill of this writer committed first: nothing is changed, and
     the staged files are removed.
     """
-    assert wish.definition is None or wish.windows is None
+    assert replacement.definition is None or replacement.windows is None
     stage = adopt_staged(table, staged)
-    return table.run_transaction(stage, _ReplacementPlanner(table, stage, wish).plan)
+    return table.run_transaction(stage, _ReplacementPlanner(table, stage, replacement).plan)
 
 
 def create_fresh_columns(state: TableState, arrow: pa.Schema, spec: TableSpec) -> Schema:
@@ -85,13 +85,13 @@ def create_fresh_columns(state: TableState, arrow: pa.Schema, spec: TableSpec) -
 class _ReplacementPlanner:
     """Plans a refill onto any state of the table."""
 
-    def __init__(self, table: ColdTable, stage: Stage, wish: WindowReplacement) -> None:
+    def __init__(self, table: ColdTable, stage: Stage, replacement: WindowReplacement) -> None:
         self._table = table
         self._stage = stage
-        self._wish = wish
+        self._replacement = replacement
 
     def plan(self, state: TableState) -> CommitPlan | None:
-        wish = self._wish
+        replacement = self._replacement
         if self._is_committed(state):
             return None
         columns = self._plan_columns(state)
@@ -103,7 +103,7 @@ class _ReplacementPlanner:
         if columns.is_new:
             actions.append(SetTable(columns.spec, columns.schema_id, columns.schema))
         actions += [*taken, *(AddSegment(segment) for segment in segments)]
-        actions += [SetTxn(name, number) for name, number in wish.remembered.items()]
+        actions += [SetTxn(name, number) for name, number in replacement.remembered.items()]
         if not actions:
             return None
         rows = sum(segment.row_count for segment in segments)
@@ -113,7 +113,7 @@ class _ReplacementPlanner:
         )
 
     def _is_committed(self, state: TableState) -> bool:
-        remembered, seen = self._wish.remembered, self._wish.seen
+        remembered, seen = self._replacement.remembered, self._replacement.seen
         if all(state.txns.get(name) == seen.txns.get(name) for name in remembered):
             return False
         if all(state.txns.get(name) == number for name, number in remembered.items()):
@@ -126,14 +126,14 @@ class _ReplacementPlanner:
         )
 
     def _plan_columns(self, state: TableState) -> AppendColumns:
-        if self._wish.definition is None:
+        if self._replacement.definition is None:
             return plan_columns(state, [s.arrow for s in self._stage.staged], evolve=True)
-        spec, arrow = self._wish.definition
+        spec, arrow = self._replacement.definition
         schema = create_fresh_columns(state, arrow, spec)
         return AppendColumns(spec, max(state.schemas) + 1, schema, is_new=True)
 
     def _plan_removals(self, state: TableState) -> list[Action]:
-        windows = self._wish.windows
+        windows = self._replacement.windows
         if windows is None:
             return [removal(segment) for segment in state.segments]
         whole = _unite_windows(windows)
@@ -152,11 +152,11 @@ class _ReplacementPlanner:
 
         bucket = state.spec.bucket
         stretch = TimeWindow(bucket.start(whole.first()), bucket.start(whole.last() + 1))
-        hollowing = BucketRemoval(self._table.storage, self._table.index, self._stage)
-        return hollowing.plan_actions(state, find_windows, stretch)
+        buckets = BucketRemoval(self._table.storage, self._table.index, self._stage)
+        return buckets.plan_actions(state, find_windows, stretch)
 
     def _check_inside(self, state: TableState, coverage: Coverage) -> None:
-        windows = self._wish.windows
+        windows = self._replacement.windows
         if windows is None:
             return
         outside: Buckets | None = coverage.whole - _unite_windows(windows)
@@ -172,9 +172,9 @@ class _ReplacementPlanner:
             )
 
     def _list_windows_read(self, bucket: Bucket) -> tuple[TimeWindow, ...]:
-        if self._wish.windows is None:
+        if self._replacement.windows is None:
             return (ALL_TIME,)
-        runs = _unite_windows(self._wish.windows).runs()
+        runs = _unite_windows(self._replacement.windows).runs()
         if len(runs) > WINDOWS_TOLD_APART_MAX:
             return (TimeWindow(bucket.start(runs[0].first), bucket.start(runs[-1].end)),)
         return tuple(TimeWindow(bucket.start(run.first), bucket.start(run.end)) for run in runs)

@@ -1,11 +1,11 @@
-"""The lease of a worker that rewrites segments: it pins the inputs and marks the output files.
+"""The lease of a worker that rewrites segments: it pins the inputs and tags the output files.
 
 In:   a version whose segments are rewritten
-Out:  `_pins/<mark>....json`: a reader's pin that also names the worker's process, the mark of its
+Out:  `_pins/<tag>....json`: a reader's pin that also names the worker's process, the tag of its
       files, and its share of the usual amount of work
 
 - The pin keeps the inputs from being vacuumed while they are read.
-- A dead worker cannot clean up. The next worker finds its pin, removes the files with its mark, and
+- A dead worker cannot clean up. The next worker finds its pin, removes the files with its tag, and
   takes a smaller share, because the same amount of work could kill it too.
 - A worker is dead if its process is gone (same host) or its lease expired. A worker never commits
   after its lease expires, so cleanup cannot remove committed files.
@@ -53,28 +53,28 @@ class WorkLease:
 
 @contextmanager
 def lease_work(table: ColdTable, version: Version, job: str, share: int = 1) -> Iterator[WorkLease]:
-    """Pin a version while the block works on it, and give the work a new mark.
+    """Pin a version while the block works on it, and give the work a new tag.
 
-    If the block fails, the files with its mark that no version names are removed.
+    If the block fails, the files with its tag that no version names are removed.
     """
     # The deadline leaves half an hour of the lease for a commit that is running when it is checked.
     deadline_s = clock.monotonic() + WORK_LEASE_S - 1_800
-    mark = new_tag()
-    path = layout.pin_path(new_id(mark))
+    tag = new_tag()
+    path = layout.pin_path(new_id(tag))
     until = table.log.now() + WORK_LEASE_S * NS_PER_S
-    body = {"job": job, "mark": mark, "share": share}
+    body = {"job": job, "mark": tag, "share": share}
     whose = {"host": socket.gethostname(), "pid": os.getpid()}
     put_pin(table.storage, path, version, until, **body, **whose)
     try:
         if version < table.log.head().oldest:
             table.log.state(version)  # raises: the version has expired
-        yield WorkLease(mark, share, deadline_s)
+        yield WorkLease(tag, share, deadline_s)
     except OutcomeUnknown:
         raise  # the log may yet name what was written
     except BaseException:
         # Crash here: the next worker finds the pin and removes the files.
         with suppress(ThermoclineError):
-            sweep_staged(table, mark, _list_committed_since(table, version))
+            sweep_staged(table, tag, _list_committed_since(table, version))
         raise
     finally:
         with suppress(ThermoclineError):
@@ -91,27 +91,27 @@ def sweep_dead_work(table: ColdTable, job: str) -> int:
         found = _read_dead_work(table, stored, job)
         if found is None:
             continue
-        mark, theirs, version = found
-        sweep_staged(table, mark, _list_committed_since(table, version))
+        tag, theirs, version = found
+        sweep_staged(table, tag, _list_committed_since(table, version))
         table.storage.delete(stored.path)
         share = max(share, min(theirs * 2, SHARE_MAX))
     return share
 
 
 def _read_dead_work(table: ColdTable, stored: StoredFile, job: str) -> tuple[str, int, int] | None:
-    """Return mark, share and version of a dead worker of this job; None for any other pin."""
+    """Return tag, share and version of a dead worker of this job; None for any other pin."""
     try:
         pin = read_pin(table.storage, stored.path)
         if pin.get("job") != job:
             return None
-        mark, share, until = str(pin["mark"]), int(pin["share"]), int(pin["until_ns"])
+        tag, share, until = str(pin["mark"]), int(pin["share"]), int(pin["until_ns"])
         host, pid, version = str(pin["host"]), int(pin["pid"]), int(pin["version"])
     except (NotFound, Corruption, ValueError, TypeError, KeyError):
         return None
     is_over = table.log.now() > until
     is_here = host == socket.gethostname()
     if is_over or (is_here and not _is_running(pid)):
-        return mark, share, version
+        return tag, share, version
     return None
 
 

@@ -98,7 +98,7 @@ def merge(
     Without the `storage` of an open table, it is opened by the target's root.
     """
     storage = storage or open_storage(target.root, target.options or None)
-    stage = Stage(storage, workers=1, mark=target.mark)
+    stage = Stage(storage, workers=1, tag=target.tag)
     merging = _SliceMerge(storage, stage, state, loaded_bytes_max)
     try:
         before, after = merging.run(piece)

@@ -85,9 +85,9 @@ class StagedSegment:
 class Stage:
     """Writes segments into a table's folder and remembers them until they are committed."""
 
-    def __init__(self, storage: Storage, *, workers: int = 2, mark: str = "") -> None:
+    def __init__(self, storage: Storage, *, workers: int = 2, tag: str = "") -> None:
         self._storage = storage
-        self._tag = mark
+        self._tag = tag
         self._workers = workers
         self._paths: list[str] = []
         self.schemas: list[pa.Schema] = []
@@ -247,13 +247,13 @@ def _encode_table(table: pa.Table, writer: WriterSettings = DEFAULT_WRITER) -> b
         ) from error
 
 
-def new_id(mark: str = "") -> str:
-    """Return a unique name: 128 random bits, the first of them replaced by a mark.
+def new_id(tag: str = "") -> str:
+    """Return a unique name: 128 random bits, the first of them replaced by a tag.
 
-    The mark identifies the files that many processes stage for one piece of work.
+    The tag identifies the files that many processes stage for one piece of work.
     """
-    assert len(mark) <= TAG_LENGTH
-    return mark + uuid.uuid4().hex[len(mark) :]
+    assert len(tag) <= TAG_LENGTH
+    return tag + uuid.uuid4().hex[len(tag) :]
 
 
 def open_parquet(storage: Storage, source: str, **options: Any) -> pq.ParquetFile:

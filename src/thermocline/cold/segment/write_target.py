@@ -1,6 +1,6 @@
 """What any process needs to stage segments in a table's folder.
 
-In:   the table's root, spec and columns, and the mark of the work
+In:   the table's root, spec and columns, and the tag of the work
 Out:  a `Stage`, in this process or in another one
 """
 
@@ -17,16 +17,16 @@ from thermocline.format.schema import Schema
 class WriteTarget:
     """The table that workers write to.
 
-    `schema` has the table's columns as of the commit to be made; `mark` is the prefix of the names
+    `schema` has the table's columns as of the commit to be made; `tag` is the prefix of the names
     of the staged files.
     """
 
     root: str
     spec: TableSpec
     schema: Schema
-    mark: str
+    tag: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     def stage(self) -> Stage:
         """Return the stage for new segments, in any process."""
-        return Stage(open_storage(self.root, self.options or None), workers=1, mark=self.mark)
+        return Stage(open_storage(self.root, self.options or None), workers=1, tag=self.tag)

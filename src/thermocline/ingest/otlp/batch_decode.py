@@ -59,19 +59,19 @@ class DecodeOptions:
 
 
 def decode_bodies(
-    signal: str, bodies: Sequence[RequestBody], way: DecodeOptions
+    signal: str, bodies: Sequence[RequestBody], options: DecodeOptions
 ) -> Iterator[list[DecodedGroup]]:
     """Yield the outcomes of these bodies, a round at a time; each body is in exactly one group."""
-    decoding = _Round(signal, way)
+    decoding = _Round(signal, options)
     for place, body in enumerate(bodies):
         try:
-            data = _inflate_body(body, way)
+            data = _inflate_body(body, options)
         except ThermoclineError as error:
-            decoding.shares.append(DecodedGroup((place,), error))
+            decoding.groups.append(DecodedGroup((place,), error))
             continue
         if decoding.size_bytes and decoding.size_bytes + len(data) > ROUND_BYTES_MAX:
             yield decoding.finish()
-            decoding = _Round(signal, way)
+            decoding = _Round(signal, options)
         decoding.add(place, body.encoding, data)
     yield decoding.finish()
 
@@ -79,19 +79,19 @@ def decode_bodies(
 class _Round:
     """Bodies that are in memory at the same time, and their outcomes so far."""
 
-    def __init__(self, signal: str, way: DecodeOptions) -> None:
-        self._signal, self._way = signal, way
+    def __init__(self, signal: str, options: DecodeOptions) -> None:
+        self._signal, self._options = signal, options
         self._waiting: list[tuple[int, Data]] = []
         self._waiting_bytes = 0
-        self.shares: list[DecodedGroup] = []
+        self.groups: list[DecodedGroup] = []
         self.size_bytes = 0
 
     def add(self, place: int, encoding: str, data: Data) -> None:
         """Decode a body, or queue it to be decoded together with others."""
-        way = self._way
+        options = self._options
         self.size_bytes += len(data)
-        if encoding != "protobuf" or not way.is_together:
-            self.shares.append(_decode_alone(self._signal, place, encoding, data, way))
+        if encoding != "protobuf" or not options.is_together:
+            self.groups.append(_decode_alone(self._signal, place, encoding, data, options))
             return
         if self._waiting and self._waiting_bytes + len(data) > TOGETHER_BYTES_MAX:
             self._decode_waiting()
@@ -101,49 +101,49 @@ class _Round:
     def finish(self) -> list[DecodedGroup]:
         """Decode the queued bodies; return the outcomes of all bodies of the round."""
         self._decode_waiting()
-        return self.shares
+        return self.groups
 
     def _decode_waiting(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self.shares += _decode_together(self._signal, waiting, self._way)
+        self.groups += _decode_together(self._signal, waiting, self._options)
 
 
-def _inflate_body(body: RequestBody, way: DecodeOptions) -> Data:
-    if body.coding == "identity" and len(body.data) <= way.body_bytes_max:
+def _inflate_body(body: RequestBody, options: DecodeOptions) -> Data:
+    if body.coding == "identity" and len(body.data) <= options.body_bytes_max:
         return body.data  # copied once, when it is concatenated with others
-    return inflate(bytes(body.data), body.coding, limit_bytes=way.body_bytes_max)
+    return inflate(bytes(body.data), body.coding, limit_bytes=options.body_bytes_max)
 
 
 def _decode_together(
-    signal: str, waiting: list[tuple[int, Data]], way: DecodeOptions
+    signal: str, waiting: list[tuple[int, Data]], options: DecodeOptions
 ) -> list[DecodedGroup]:
     groups: list[DecodedGroup] = []
     whole = [one for one in waiting if is_whole(one[1])] if len(waiting) > 1 else []
     if len(whole) > 1:
         # Unlike `bytes.join`, this releases the interpreter's lock while it copies.
         joined = np.concatenate([np.frombuffer(data, np.uint8) for _, data in whole]).data
-        decoded = decode_fast(signal, joined, arrived_ns=way.arrived_ns, limits=way.limits)
+        decoded = decode_fast(signal, joined, arrived_ns=options.arrived_ns, limits=options.limits)
         if decoded is not None:
             together = dict(whole)
             groups.append(DecodedGroup(tuple(together), decoded))
             waiting = [one for one in waiting if one[0] not in together]
-    groups += [_decode_alone(signal, place, "protobuf", data, way) for place, data in waiting]
+    groups += [_decode_alone(signal, place, "protobuf", data, options) for place, data in waiting]
     return groups
 
 
 def _decode_alone(
-    signal: str, place: int, encoding: str, data: Data, way: DecodeOptions
+    signal: str, place: int, encoding: str, data: Data, options: DecodeOptions
 ) -> DecodedGroup:
     try:
-        return DecodedGroup((place,), _decode_body(signal, encoding, data, way))
+        return DecodedGroup((place,), _decode_body(signal, encoding, data, options))
     except ThermoclineError as error:
         return DecodedGroup((place,), error)
 
 
-def _decode_body(signal: str, encoding: str, data: Data, way: DecodeOptions) -> DecodedRequest:
+def _decode_body(signal: str, encoding: str, data: Data, options: DecodeOptions) -> DecodedRequest:
     decode = decode_protobuf if encoding == "protobuf" else decode_json
     try:
-        return decode(signal, bytes(data), arrived_ns=way.arrived_ns, limits=way.limits)
+        return decode(signal, bytes(data), arrived_ns=options.arrived_ns, limits=options.limits)
     except RecursionError as error:
         raise Invalid("the body is nested too deep", hint="flatten the values") from error
 

@@ -111,9 +111,9 @@ def backfill(
     except OutcomeUnknown:
         raise  # the commit may have succeeded, so its staged files must stay
     except BaseException:
-        sweep_staged(found, target.mark)
+        sweep_staged(found, target.tag)
         raise
-    sweep_staged(found, target.mark, {path for s in staged for path in (s.path, s.coverage_path)})
+    sweep_staged(found, target.tag, {path for s in staged for path in (s.path, s.coverage_path)})
     numbers = {
         "files": len(files),
         "rows": sum(one.measured.row_count for one in staged),

@@ -72,8 +72,8 @@ def quarantine_rows(
     ]
     data = pa.Table.from_arrays(columns, schema=SCHEMA)
     # A quarantine that an older version made gets the column `column_name` now.
-    wish = AppendOptions(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
-    kept.append(data.to_reader(), wish)
+    options = AppendOptions(overlap="allow", evolve=True, txn=(f"backfill:{batch}:{digest}", 1))
+    kept.append(data.to_reader(), options)
     return kept
 
 

@@ -101,22 +101,22 @@ class RollupJob:
         if found is None or found.target is None:
             return TaskResult(None)
         with pin_version(found.source, found.read_at.version):
-            work, wish = plan_recompute(found)
-            mark, staged = work.target.mark, list[StagedSegment]()
+            work, replacement = plan_recompute(found)
+            tag, staged = work.target.tag, list[StagedSegment]()
             try:
                 if work.pieces:
                     tell("computing windows", 0, len(work.pieces))
                     reports = run_tasks(spark(), partial(compute_piece, work), len(work.pieces))
                     staged = [one for report in reports for one in report]
                     tell("computing windows", len(work.pieces), len(work.pieces))
-                state = replace_windows(found.target, staged, wish)
+                state = replace_windows(found.target, staged, replacement)
             except OutcomeUnknown:
                 raise  # the commit may have succeeded, so its staged files must stay
             except BaseException:
-                sweep_staged(found.target, mark)
+                sweep_staged(found.target, tag)
                 raise
         sweep_staged(
-            found.target, mark, {path for s in staged for path in (s.path, s.coverage_path)}
+            found.target, tag, {path for s in staged for path in (s.path, s.coverage_path)}
         )
         numbers = {
             "windows": len(found.windows),
@@ -206,13 +206,13 @@ def plan_recompute(found: DueRollup) -> tuple[RollupWork, WindowReplacement]:
         kernel, found.source.storage.root, slim, target, _cut_pieces(rollup, state, found.windows)
     )
     version_key, time_key = _txn_keys(state)
-    wish = WindowReplacement(
+    replacement = WindowReplacement(
         None if found.changed.is_everything else found.windows,
         seen,
         {version_key: state.version, time_key: state.time // NS_PER_US},
         (spec, result) if found.is_redeclared else None,
     )
-    return work, wish
+    return work, replacement
 
 
 def _cut_pieces(rollup: Rollup, state: TableState, windows: Buckets) -> tuple[WindowPiece, ...]:

@@ -4,7 +4,7 @@ In:   a frame's batches in workers; what they report, in the driver
 Out:  one version that has the whole frame, or none
 
 - Spark returns the report of one attempt of each task. No version names the files of the other
-  attempts; they carry the mark of this write and are removed when it ends, or by a vacuum.
+  attempts; they carry the tag of this write and are removed when it ends, or by a vacuum.
 - A write with a batch id is done once: a repeated one changes nothing.
 - The clocks of workers are never used: names are random, times come from the rows.
 - A write never replaces a whole table. `option("overlap", "replace")` replaces the buckets that
@@ -41,7 +41,7 @@ class WriteReport(WriterCommitMessage):
     """The encoded segments of a task and its attempt; `query` is the id of the stream, if any."""
 
     staged: bytes
-    mark: str
+    tag: str
     attempt: int
     query: str = ""
 
@@ -58,7 +58,7 @@ class TableWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteReport:
         """Write the rows of one task as segments, durable when this returns. For workers."""
         staged = stage_batches(iterator, self._frame, self._target)
-        return WriteReport(encode_staged(staged), self._target.mark, current_attempt())
+        return WriteReport(encode_staged(staged), self._target.tag, current_attempt())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the segments that the tasks report, as one version."""
@@ -66,7 +66,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of the tasks, unless a commit was tried."""
-        clean_up(self._options, self._target.mark, messages)
+        clean_up(self._options, self._target.tag, messages)
 
 
 def prepare_target(options: SparkOptions, frame: StructType, *, is_overwrite: bool) -> WriteTarget:
@@ -169,18 +169,18 @@ def commit_reports(
     table = open_table(options, is_read_only=False)
     before = table.state()
     if wish.txn and before.txns.get(wish.txn[0], -1) >= wish.txn[1]:
-        # The version of the first run may name files with this mark: remove only ours.
+        # The version of the first run may name files with this tag: remove only ours.
         return append_staged(table, staged, wish)
     state = append_staged(table, staged, wish) if staged else before
     if any(report.attempt for report in reports):
         kept = {path for one in staged for path in (one.path, one.coverage_path)}
         with suppress(ThermoclineError):  # the rows are committed; a vacuum removes what is left
-            sweep_staged(table, reports[0].mark, kept)
+            sweep_staged(table, reports[0].tag, kept)
     return state
 
 
 def clean_up(
-    options: SparkOptions, mark: str, messages: Sequence[WriterCommitMessage | None]
+    options: SparkOptions, tag: str, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
     """Remove the files of tasks, unless all tasks reported.
 
@@ -190,4 +190,4 @@ def clean_up(
     if messages and all(message is not None for message in messages):
         return
     with suppress(ThermoclineError):
-        sweep_staged(open_table(options, is_read_only=False), mark)
+        sweep_staged(open_table(options, is_read_only=False), tag)

@@ -232,11 +232,11 @@ class BatchWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         assert query is not None
         assert batch is not None
-        # All attempts at a batch use one mark for their files, in every run of the query.
-        mark = hashlib.blake2b(f"{query}:{batch}".encode()).hexdigest()[:TAG_LENGTH]
-        target = replace(self._target, mark=mark)
+        # All attempts at a batch use one tag for their files, in every run of the query.
+        tag = hashlib.blake2b(f"{query}:{batch}".encode()).hexdigest()[:TAG_LENGTH]
+        target = replace(self._target, tag=tag)
         staged = stage_batches(iterator, self._frame, target)
-        return WriteReport(encode_staged(staged), mark, current_attempt(), query)
+        return WriteReport(encode_staged(staged), tag, current_attempt(), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a batch as one version, unless an earlier run of the query did."""
@@ -252,6 +252,6 @@ class BatchWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: ARG002, N803
     ) -> None:
         """Remove the files of a batch's tasks, unless a commit was tried."""
-        marks = {one.mark for one in messages if isinstance(one, WriteReport)}
-        for mark in marks:
-            clean_up(self._options, mark, messages)
+        marks = {one.tag for one in messages if isinstance(one, WriteReport)}
+        for tag in marks:
+            clean_up(self._options, tag, messages)

@@ -122,18 +122,18 @@ class OtlpGrpc:
     def _make_export(self, signal: str, name: str) -> Export:
         async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:
             began_s = clock.monotonic()
-            told: OtlpStatus | None = None
+            refusal: OtlpStatus | None = None
             try:
                 answer = await self._receive(signal, messages, context)
             except Exception as error:  # noqa: BLE001  a client drops rows after any other status
-                told = otlp_status(error)
+                refusal = otlp_status(error)
                 if not isinstance(error, ThermoclineError):
                     about = {"message": "a call failed", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(about)
-            code = 0 if told is None else told.code
+            code = 0 if refusal is None else refusal.code
             self._receiver.metrics.count_request(LISTENER, name, code, clock.monotonic() - began_s)
-            if told is not None:
-                await _abort(context, told)
+            if refusal is not None:
+                await _abort(context, refusal)
             return answer
 
         return export
@@ -197,11 +197,11 @@ def _coding(message: bytes) -> str:
     return "gzip" if message[:1] == bytes([_GZIP_FIRST_BYTE]) else "identity"
 
 
-async def _abort(context: Any, told: OtlpStatus) -> None:
-    wait_s = told.retry_after_s if told.code == UNAVAILABLE else None
-    details = encode_failure(told.code, told.message, "protobuf", retry_after_s=wait_s)
+async def _abort(context: Any, refusal: OtlpStatus) -> None:
+    wait_s = refusal.retry_after_s if refusal.code == UNAVAILABLE else None
+    details = encode_failure(refusal.code, refusal.message, "protobuf", retry_after_s=wait_s)
     trailers = (("grpc-status-details-bin", details),)
-    await context.abort(_CODES[told.code], _ascii(told.message), trailing_metadata=trailers)
+    await context.abort(_CODES[refusal.code], _ascii(refusal.message), trailing_metadata=trailers)
 
 
 def _ascii(message: str) -> str:

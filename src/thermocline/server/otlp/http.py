@@ -139,10 +139,10 @@ def _encoding(head: RequestHead) -> str | None:
 
 
 def _as_refusal(error: ThermoclineError) -> RequestRefused:
-    told = otlp_status(error)
-    headers = (("WWW-Authenticate", "Bearer"),) if told.status == 401 else ()
+    refusal = otlp_status(error)
+    headers = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
     return RequestRefused(
-        told.status, told.message, retry_after_s=told.retry_after_s, headers=headers
+        refusal.status, refusal.message, retry_after_s=refusal.retry_after_s, headers=headers
     )
 
 

@@ -9,19 +9,19 @@ and writes its rows.
 - A body is accepted only with a key that may ingest, and within the tenant's quota.
 - Rows are counted when they are durable. No later step may fail: a client that gets an error sends
   again, and the rows would be stored twice.
-- A delivery succeeds when its rows are durable in every table they go to. If one table has them
+- A request succeeds when its rows are durable in every table they go to. If one table has them
   and another does not, the client is asked to send the request again.
-- An accepted delivery is never dropped: a delivery that cannot be accepted is refused at once.
-- While the workers keep up, each delivery is decoded and written alone. Otherwise the waiting
-  deliveries of one tenant and signal are decoded as one request and written as one batch for each
-  table: the more deliveries wait, the less each costs.
-- A delivery with a request id is written alone, so that a resend of it can be recognised.
+- An accepted request is never dropped: a request that cannot be accepted is refused at once.
+- While the workers keep up, each request is decoded and written alone. Otherwise the waiting
+  requests of one tenant and signal are decoded as one request and written as one batch for each
+  table: the more requests wait, the less each costs.
+- A request with a request id is written alone, so that a resend of it can be recognised.
 - Workers inflate, decode and encode; the event loop only queues and answers.
 - On few cores the second worker is on standby: two workers that share the interpreter wait for
   each other, and for the loop, more than they help. On two cores one worker takes a quarter more
   requests than two do, and is late half as often. If a request keeps the first worker busy for
   longer than `PATIENCE_S`, the standby worker continues with the other requests.
-- `MemoryBudget` limits the waiting bytes: the listener holds a reservation for a delivery until its
+- `MemoryBudget` limits the waiting bytes: the listener holds a reservation for a request until its
   future is done.
 - One write for each table carries the rows of a whole round. A body's result is given when every
   write that carries its rows is durable.
@@ -105,7 +105,7 @@ class IngestRequest:
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A delivery and the future of its result."""
+    """A request and the future of its result."""
 
     request: IngestRequest
     future: "asyncio.Future[DecodedRequest]"
@@ -113,7 +113,7 @@ class _PendingRequest:
 
 @dataclass(slots=True)
 class _SignalQueue:
-    """The waiting deliveries of one tenant and signal, and the number of groups being written."""
+    """The waiting requests of one tenant and signal, and the number of groups being written."""
 
     waiting: deque[_PendingRequest] = field(default_factory=deque)
     size_bytes: int = 0
@@ -123,11 +123,11 @@ class _SignalQueue:
 
 @dataclass(slots=True)
 class _SignalQueues:
-    """The waiting deliveries by tenant and signal; `ready` has the keys that a worker should take.
+    """The waiting requests by tenant and signal; `ready` has the keys that a worker should take.
 
-    While `WRITING_MAX` groups of a key are being written, its next deliveries wait and form one
+    While `WRITING_MAX` groups of a key are being written, its next requests wait and form one
     group: they would wait for the disk anyway, and a group costs less. Two cases do not wait: a
-    queue of `EAGER_BYTES` or more, and a delivery that is written alone.
+    queue of `EAGER_BYTES` or more, and a request that is written alone.
     """
 
     by_key: dict[QueueKey, _SignalQueue] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class _SignalQueues:
     count: int = 0
 
     def add(self, waiting: _PendingRequest) -> bool:
-        """Queue a delivery; return whether a worker should take its key."""
+        """Queue a request; return whether a worker should take its key."""
         key = (waiting.request.tenant, waiting.request.signal)
         queue = self.by_key.setdefault(key, _SignalQueue())
         queue.waiting.append(waiting)
@@ -187,7 +187,7 @@ class _SignalQueues:
 
 
 def _weight_bytes(waiting: _PendingRequest) -> int:
-    """Return a delivery's weight in a group: an estimate of its inflated size."""
+    """Return a request's weight in a group: an estimate of its inflated size."""
     body = waiting.request.body
     if body.coding == "identity":
         return len(body.data)
@@ -196,7 +196,7 @@ def _weight_bytes(waiting: _PendingRequest) -> int:
 
 
 class IngestQueue:
-    """Accepts deliveries on the event loop and hands them to a few worker threads."""
+    """Accepts requests on the event loop and hands them to a few worker threads."""
 
     def __init__(
         self,
@@ -244,18 +244,18 @@ class IngestQueue:
 
     @property
     def count(self) -> int:
-        """The number of unanswered deliveries."""
+        """The number of unanswered requests."""
         return self._count
 
-    def offer(self, delivery: IngestRequest) -> "asyncio.Future[DecodedRequest]":
-        """Queue a delivery; its future is done when its rows are durable or have failed for good.
+    def offer(self, request: IngestRequest) -> "asyncio.Future[DecodedRequest]":
+        """Queue a request; its future is done when its rows are durable or have failed permanently.
 
         Call it on the loop's thread. The future gives the counts, without rows, or raises the
         error for the client. `Unavailable` when the node is stopping.
         """
         if self._is_stopping or self._loop is None:
             raise Unavailable("the node is stopping", hint="try again later")
-        waiting = _PendingRequest(delivery, self._loop.create_future())
+        waiting = _PendingRequest(request, self._loop.create_future())
         self._count += 1
         with self._changed:
             if self._queues.add(waiting):
@@ -263,7 +263,7 @@ class IngestQueue:
         return waiting.future
 
     async def stop(self, deadline_s: float) -> None:
-        """Refuse new deliveries and finish the waiting ones; at the deadline fail the rest."""
+        """Refuse new requests and finish the waiting ones; at the deadline fail the rest."""
         self._is_stopping = True
         assert self._loop is not None
         end_s = self._loop.time() + deadline_s
@@ -276,7 +276,7 @@ class IngestQueue:
             await asyncio.to_thread(thread.join, max(0.1, end_s - self._loop.time()))
 
     def _refuse_waiting(self) -> None:
-        """Fail every delivery that no worker has taken, so that its client sends it again."""
+        """Fail every request that no worker has taken, so that its client sends it again."""
         with self._changed:
             left = [one for queue in self._queues.by_key.values() for one in queue.waiting]
             self._queues = _SignalQueues()
@@ -300,7 +300,7 @@ class IngestQueue:
                 key, group = self._queues.take_group()
                 self._busy_since_s[place] = clock.monotonic()
                 if self._queues.ready:
-                    # A delivery queued while this worker woke up notified no other worker.
+                    # A request queued while this worker woke up notified no other worker.
                     self._wake()
             self._write_group(key, group)
 
@@ -425,10 +425,10 @@ class _GroupWrite:
     def run(self) -> None:
         """Decode and write the group."""
         try:
-            for shares in self._decode(range(len(self._requests))):
-                for share in shares:
-                    self._put(share.positions, share.outcome)
-                self._write_tables(shares)
+            for decoded_groups in self._decode(range(len(self._requests))):
+                for decoded in decoded_groups:
+                    self._put(decoded.positions, decoded.outcome)
+                self._write_tables(decoded_groups)
         except ThermoclineError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  every waiting client must get a result
@@ -440,12 +440,12 @@ class _GroupWrite:
         self, places: Sequence[int], *, is_together: bool = True
     ) -> Iterator[list[DecodedGroup]]:
         limits, bytes_max = self._options.limits, self._options.body_bytes_max
-        how = DecodeOptions(clock.time_ns(), limits, bytes_max, is_together)
+        options = DecodeOptions(clock.time_ns(), limits, bytes_max, is_together)
         bodies = [self._requests[place].body for place in places]
-        return decode_bodies(self._first.signal, bodies, how)
+        return decode_bodies(self._first.signal, bodies, options)
 
-    def _write_tables(self, shares: list[DecodedGroup]) -> None:
-        tables = _rows_by_table(shares)
+    def _write_tables(self, decoded_groups: list[DecodedGroup]) -> None:
+        tables = _rows_by_table(decoded_groups)
         for name, (rows, places) in tables.items():
             try:
                 self._submit(name, rows, places)
@@ -463,11 +463,11 @@ class _GroupWrite:
     def _write_each(self, places: Sequence[int], name: str) -> None:
         """Write the table's rows of each request alone, to find the one that it refuses."""
         rounds = self._decode(places, is_together=False)
-        for share in (one for shares in rounds for one in shares):
-            place = places[share.positions[0]]
-            self._separate(place, share.outcome)
-            if isinstance(share.outcome, DecodedRequest) and name in share.outcome.batches:
-                rows = pa.Table.from_batches([share.outcome.batches[name]])
+        for decoded in (one for decoded_groups in rounds for one in decoded_groups):
+            place = places[decoded.positions[0]]
+            self._separate(place, decoded.outcome)
+            if isinstance(decoded.outcome, DecodedRequest) and name in decoded.outcome.batches:
+                rows = pa.Table.from_batches([decoded.outcome.batches[name]])
                 try:
                     self._submit(name, rows, [place])
                 except ThermoclineError as error:
@@ -512,7 +512,7 @@ class _GroupWrite:
                     self._results[place] = _without_rows(outcome, is_first=True)
 
     def _refuse(self, place: int, rows: int, error: ThermoclineError) -> None:
-        """Record that a table refused a body's rows for good."""
+        """Record that a table permanently refused the rows of a body."""
         with self._lock:
             result = self._results[place]
             if isinstance(result, DecodedRequest):
@@ -549,15 +549,15 @@ def _without_rows(outcome: Result, *, is_first: bool) -> Result:
     return DecodedRequest(outcome.signal, {}, accepted, outcome.rejected, outcome.message)
 
 
-def _rows_by_table(shares: list[DecodedGroup]) -> dict[str, tuple[pa.Table, list[int]]]:
+def _rows_by_table(decoded_groups: list[DecodedGroup]) -> dict[str, tuple[pa.Table, list[int]]]:
     """Return the rows of all shares by table, and the places of their requests."""
     found: dict[str, tuple[list[pa.RecordBatch], list[int]]] = {}
-    for share in shares:
-        if isinstance(share.outcome, DecodedRequest):
-            for name, batch in share.outcome.batches.items():
+    for decoded in decoded_groups:
+        if isinstance(decoded.outcome, DecodedRequest):
+            for name, batch in decoded.outcome.batches.items():
                 batches, places = found.setdefault(name, ([], []))
                 batches.append(batch)
-                places += share.positions
+                places += decoded.positions
     return {name: (pa.Table.from_batches(rows), places) for name, (rows, places) in found.items()}
 
 

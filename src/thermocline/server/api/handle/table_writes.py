@@ -67,10 +67,10 @@ async def _update_rows(
     asked = call.params
     how = {"columns": _split(asked.columns), "expected_version": asked.expected_version}
     report = await _take_rows(call, lambda rows: change(rows, how))
-    told = response_types.UpdatedResponse(
+    updated = response_types.UpdatedResponse(
         int(report.committed_version), report.matched, report.inserted, report.unchanged
     )
-    await send_answer(send, encode_answer(call, told))
+    await send_answer(send, encode_answer(call, updated))
 
 
 def _split(names: str | None) -> list[str] | None:
