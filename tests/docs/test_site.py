@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from thermocline.backup import backup
+from thermocline.cold import catalog
+from thermocline.format import coverage
+from thermocline.format.log import commit
+from thermocline.hot.wal import frame
 from tidy import rules
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +102,15 @@ def test_every_import_that_the_upgrade_page_shows_works():
     assert len(shown) == 3
     for module, name in shown:
         assert hasattr(importlib.import_module(module), name)
+
+
+def test_the_upgrade_page_has_the_format_versions_of_the_code():
+    page = (ROOT / "docs" / "upgrade.md").read_text()
+    rows = dict(re.findall(r"^\| \[?([a-z]+)[^|]* \| (\d+) \|", page, re.MULTILINE))
+    assert {name: int(version) for name, version in rows.items()} == {
+        "commit": commit.FORMAT_VERSION,
+        "coverage": coverage.PACKED_VERSION,
+        "journal": frame.FORMAT_VERSION,
+        "lake": catalog.FORMAT_VERSION,
+        "backups": backup.FORMAT_VERSION,
+    }

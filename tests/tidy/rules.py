@@ -199,7 +199,8 @@ BANNED_WORDS = re.compile(
     r"\b(whoever|whomever|nobody|somebody|everybody|anew|mend(?:s|ed|ing)?|for ever"
     r"|(?:leav(?:e|es|ing)|left) (?:\w+ )?away|(?:of|on) (?:its|our|their) own|who is late"
     r"|is no error|(?:\w+ that|which|who) is none|gives? up|g(?:iv(?:ing|en)|ave) up|let go"
-    r"|in the way of|at the door|behind the back|(?:is|are|be|been) told)\b",
+    r"|in the way of|at the door|behind the back|(?:is|are|be|been) told"
+    r"|for not at all|for good|keeps? no other|(?:is|are) (?:its|their) own)\b",
     re.IGNORECASE,
 )
 # A function's name says what it does. A bare past participle says only that something was done.

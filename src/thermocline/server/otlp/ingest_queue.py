@@ -504,7 +504,7 @@ class _GroupWrite:
             self._joined.update(places)
 
     def _separate(self, place: int, outcome: Result) -> None:
-        """Replace a shared outcome by the body's own, so that its counts are its own."""
+        """Replace a shared outcome by that of the body alone, so that it has the body's counts."""
         with self._lock:
             if place in self._joined:
                 self._joined.discard(place)
