@@ -51,7 +51,7 @@ class NewTableOptions:
     ] = None
     index_type: Annotated[
         IndexType | None,
-        typer.Option("--index-type", help="The type of the index. That of the bucket."),
+        typer.Option("--index-type", help="The type of the index; default: that of the bucket."),
     ] = None
     columns: Annotated[
         list[str] | None,
