@@ -255,3 +255,59 @@ def test_a_list_that_holds_itself_is_refused_and_ends_nothing(kind):
     with pytest.raises(Invalid) as raised:
         taken([endless], kind)
     assert raised.value.facts["column"] == "v"
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), {"a": [1, float("inf")]}, (float("-inf"),), np.float64("nan")]
+)
+def test_a_number_that_json_cannot_write_is_refused_and_never_stored_as_null(value):
+    with pytest.raises(Invalid, match="JSON has no") as caught:
+        taken([{"a": 1}, value], pa.json_())
+    assert caught.value.facts["row"] == 1
+
+
+JSON_TEXTS = [
+    pa.array(['{"a": 1}', None, "[1"]),
+    pa.array([['{"a": 1}'], None, ["", "2"]]),
+    pa.array([{"a": "1"}, {"a": "[1"}]),
+    pa.array([[("k", "1")], [("k", "nul")]], pa.map_(pa.string(), pa.string())),
+]
+
+
+@pytest.mark.parametrize("texts", JSON_TEXTS, ids=lambda one: str(one.type))
+def test_a_text_in_a_column_of_json_that_is_not_json_is_refused(texts):
+    kind = {
+        "string": pa.json_(),
+        "list<item: string>": pa.list_(pa.json_()),
+        "struct<a: string>": pa.struct([("a", pa.json_())]),
+    }.get(str(texts.type), pa.map_(pa.string(), pa.json_()))
+    column = pa.ExtensionArray.from_storage(kind, texts) if kind == pa.json_() else texts.cast(kind)
+    schema = create_schema(pa.schema({"ts": pa.timestamp("us"), "v": kind}), "ts")
+    whole = pa.table({"ts": pa.array([NOON] * len(texts)), "v": column}, schema=schema.arrow)
+    with pytest.raises(Invalid) as caught:
+        fit_rows(whole, schema, spec_in())
+    assert caught.value.facts["column"] == "v"
+    assert fit_rows(whole.slice(0, 1), schema, spec_in()).num_rows == 1
+
+
+@pytest.mark.parametrize("wrap", ["map", "list", "struct", "map in a map"])
+def test_a_map_with_a_key_twice_is_refused_because_sql_could_not_read_it(wrap):
+    kind = pa.map_(pa.string(), pa.int64())
+    good, bad = [("a", 1), ("b", 1)], [("a", 1), ("a", 2)]
+    if wrap == "list":
+        kind, good, bad = pa.list_(kind), [good, good], [good, bad]
+    elif wrap == "struct":
+        kind, good, bad = pa.struct([("x", kind)]), {"x": good}, {"x": bad}
+    elif wrap == "map in a map":
+        kind, good, bad = pa.map_(pa.string(), kind), [("x", good)], [("x", good), ("y", bad)]
+    assert len(taken([good, None, good], kind)) == 3
+    with pytest.raises(Invalid, match="key twice") as caught:
+        taken([good, None, bad], kind)
+    assert caught.value.facts["column"] == "v"
+
+
+def test_nanoseconds_are_not_cut_off_from_a_date():
+    midnight = pd.Timestamp("2024-06-01")
+    assert taken([midnight], pa.date32()).to_pylist() == [date(2024, 6, 1)]
+    with pytest.raises(Invalid, match="does not fit"):
+        taken([midnight + pd.Timedelta(1, "ns")], pa.date32())

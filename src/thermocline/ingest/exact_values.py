@@ -15,6 +15,7 @@ Out:  Arrow arrays; `Invalid` with column, row, value and reason when a value do
 - A text is never taken for bytes, and bytes never for a text. Booleans are not numbers.
 """
 
+import math
 import re
 import reprlib
 import sys
@@ -453,9 +454,23 @@ def _exact_uuid(value: Any) -> UUID:
 def _exact_json(value: Any) -> str:
     """Return JSON as text: a text as it is, if it is JSON, and any other value encoded."""
     if not isinstance(value, str):
-        return orjson.dumps(value).decode()
+        _check_finite(value)
+        return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode()
     orjson.loads(value)
     return value
+
+
+def _check_finite(value: Any) -> None:
+    """Raise `ValueError` for a number that JSON cannot write: the encoder would write null."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"JSON has no {one}: pass a finite number, a text or None")
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
 
 
 def _exact_nested(value: Any, kind: pa.DataType) -> Any:
@@ -510,7 +525,8 @@ def _exact_date(value: Any) -> date:
     if isinstance(value, str) and _DAY.fullmatch(value.strip()):
         return date.fromisoformat(value.strip())
     if isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
-        return value.date()
+        if not getattr(value, "nanosecond", 0):  # of pandas
+            return value.date()
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     raise ValueError("a date is expected, such as 2024-06-01")

@@ -9,13 +9,14 @@ Out:  one Arrow batch of the table's columns and types; every value from outside
   are refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from thermocline.cold.segment.parquet import coerce_batch, validate_batch
+from thermocline.cold.segment.parquet import coerce_batch, items_of_maps, validate_batch
 from thermocline.cold.segment.stage import open_row_stream, read_row_stream
 from thermocline.errors import Invalid
 from thermocline.format.log.action import TableSpec
@@ -68,7 +69,36 @@ def fit_rows(
         )
     batches = [coerce_batch(batch, schema, spec) for batch in rows.to_batches()]
     batch = pa.concat_batches(batches) if batches else _empty_batch(schema)
-    return batch if is_valid else validate_batch(batch)
+    if not is_valid:
+        validate_batch(batch)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            _check_map_keys(name, column)
+    return batch
+
+
+def _check_map_keys(name: str, column: pa.Array) -> None:
+    """Raise `Invalid` for a map with a key twice: the engine cannot read such hot rows."""
+    kind = column.type
+    if not kind.num_fields or pa.types.is_dictionary(kind):
+        return
+    if pa.types.is_struct(kind):
+        for part in column.flatten():
+            _check_map_keys(name, part)
+    elif not pa.types.is_map(kind):
+        _check_map_keys(name, column.flatten())
+    elif len(column):
+        for row, keys in enumerate(_keys_of_maps(column)):
+            if len(keys) != len(set(map(repr, keys))):
+                hint = "use each key once, or a list of structs"
+                raise Invalid("a map has a key twice", hint=hint, column=name, row=row)
+        _check_map_keys(name, items_of_maps(column))
+
+
+def _keys_of_maps(column: pa.MapArray) -> Iterator[list[Any]]:
+    """Yield the keys of each map; none for a null."""
+    keys = column.keys.to_pylist()  # of the whole array, even if `column` is a slice
+    for start, end in pairwise(column.offsets.to_pylist()):
+        yield keys[start:end]
 
 
 def _empty_batch(schema: Schema) -> pa.RecordBatch:

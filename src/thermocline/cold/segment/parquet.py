@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -242,21 +243,52 @@ def coerce_batch(batch: pa.RecordBatch, schema: Schema, spec: TableSpec) -> pa.R
 def validate_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch if every value is valid for its type; `Invalid` otherwise.
 
-    A text that is not UTF-8 would make every query of the table fail in the engine.
+    A text that is not UTF-8, or not JSON in a column of JSON, would make every query of the table
+    fail in the engine.
     """
     for field, column in zip(batch.schema, batch.columns, strict=True):
         try:
             column.validate(full=True)
-        except pa.ArrowException as error:
+            _check_json(column)
+        except (pa.ArrowException, orjson.JSONDecodeError) as error:
             why = str(error).splitlines()[0]
-            is_text = "UTF8" in why
             raise Invalid(
-                "a text is not UTF-8" if is_text else "a value is not valid for its type",
-                hint="fix the rows, or use a binary column for other bytes",
+                "a text is not UTF-8" if "UTF8" in why else "a value is not valid for its type",
+                hint="fix the rows, or use a column of another type",
                 column=field.name,
                 why=why,
             ) from error
     return batch
+
+
+def _check_json(column: pa.Array) -> None:
+    """Raise `JSONDecodeError` for a text that is not JSON, in a column of JSON or inside of one."""
+    if not _has_json(column.type):
+        return
+    if column.type == pa.json_():
+        for text in pc.drop_null(column.storage).to_pylist():
+            orjson.loads(text)
+    elif pa.types.is_dictionary(column.type):
+        _check_json(column.dictionary)
+    elif pa.types.is_struct(column.type):
+        for part in column.flatten():
+            _check_json(part)
+    elif pa.types.is_map(column.type):
+        _check_json(items_of_maps(column))
+    else:
+        _check_json(column.flatten())
+
+
+def items_of_maps(column: pa.MapArray) -> pa.Array:
+    """Return the items of an array of maps, which may be a slice."""
+    first = column.offsets[0].as_py()
+    return column.items.slice(first, column.offsets[-1].as_py() - first)
+
+
+def _has_json(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_json(kind.value_type)
+    return kind == pa.json_() or any(_has_json(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def to_utc(times: pa.Array, kind: pa.DataType, spec: TableSpec) -> pa.Array:
