@@ -271,3 +271,91 @@ def test_a_session_that_is_closed_has_closed_its_readers(table):
 def test_a_duration_and_its_time_stay_what_they_are(session):
     (found,) = session.sql("select $1 as x", [timedelta(microseconds=1)]).to_pylist()
     assert found["x"].nanoseconds == 1_000
+
+
+BIG = 2**53
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """A table of numbers that doubles cannot tell apart."""
+    made = TimeSeriesTable.create(tmp_path / "numbers", time_column="ts", bucket="1h")
+    made.append(
+        pa.table(
+            {
+                "ts": pa.array([NS, NS + 1, NS + 2], pa.timestamp("ns")),
+                "i": pa.array([BIG, BIG + 1, 7]),
+                "u": pa.array([2**64 - 1, 2**64 - 2, 7], pa.uint64()),
+                "d": pa.array([Decimal(BIG), Decimal(BIG) + 1, Decimal(7)], pa.decimal128(38, 0)),
+                "f": pa.array([float(BIG), 0.5, 7.0]),
+                "n": pa.array([1, 2, 3], pa.int32()),
+            }
+        )
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("i = 9007199254740992e0", "i >= 1e16", "9.1e15 < i", "i in (1, 1e16)", "u < 1.8e19"),
+        *("f = 9007199254740993", "f < 9007199254740993.0", "f between 0 and 9007199254740993"),
+    ],
+)
+def test_a_number_that_the_engine_would_compare_as_another_is_refused(numbers, where):
+    with pytest.raises(Invalid, match="compared as a double"):
+        numbers.delete(where)
+    with Session() as session:
+        session.register_tstable("t", numbers)
+        with pytest.raises(Invalid, match="compared as a double"):
+            session.sql(f"select n from t where {where}")
+    assert numbers.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("i = $1", float(BIG)), ("u > $1", 1.8e19), ("f = $1", BIG + 1), ("f < $p", Decimal(BIG + 1))],
+)
+def test_a_parameter_that_the_engine_would_compare_as_another_is_refused(numbers, where, value):
+    with Session() as session:
+        session.register_tstable("t", numbers)
+        params = {"p": value} if "$p" in where else [value]
+        for _ in range(2):
+            with pytest.raises(Invalid, match="compared as a double"):
+                session.sql(f"select n from t where {where}", params)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("i = f", "f < i", "u = f", "d = f", "d = f * 2", "i = cast(9007199254740992 as double)"),
+        *("d = 9007199254740992e0", "d in (7, 1e300)", "i between f and 1", "not (i <> f)"),
+    ],
+)
+def test_a_delete_that_compares_rows_as_doubles_takes_no_row_that_does_not_match(numbers, where):
+    with pytest.raises(Invalid, match="compared as a double"):
+        numbers.delete(where)
+    assert numbers.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        *(("i = 9007199254740992", [2, 3]), ("u = 18446744073709551615", [2, 3])),
+        *(
+            ("i > 1e3", [3]),
+            ("d > 1e3", [3]),
+            ("cast(i as double) < 1e300 and n = 1", [2, 3]),
+            ("f = 0.5", [1, 3]),
+        ),
+        *(("i = f and n = 3", None), ("n > f", [1, 3]), ("f = 9007199254740992", [2, 3])),
+        *(("i < 7.5", [1, 2]), ("d = 9007199254740993", [1, 3]), ("n in (1, 2.5e0)", [2, 3])),
+    ],
+)
+def test_a_delete_whose_numbers_are_compared_exactly_is_made(numbers, where, left):
+    if left is None:  # of the rows that are compared, one is not exact
+        with pytest.raises(Invalid):
+            numbers.delete(where)
+        return
+    numbers.delete(where)
+    assert numbers.to_arrow()["n"].to_pylist() == left

@@ -525,8 +525,9 @@ def _exact_date(value: Any) -> date:
     if isinstance(value, str) and _DAY.fullmatch(value.strip()):
         return date.fromisoformat(value.strip())
     if isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
-        if not getattr(value, "nanosecond", 0):  # of pandas
-            return value.date()
+        if getattr(value, "nanosecond", 0):  # of pandas
+            raise ValueError("a date does not hold nanoseconds")
+        return value.date()
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     raise ValueError("a date is expected, such as 2024-06-01")

@@ -9,6 +9,8 @@ Out:  a `Predicate`: a mask for every batch, the columns it reads, the constrain
 - The engine returns only the mask, so the caller filters a batch with its exact Arrow types.
 - `now()` is the same instant for every batch of a predicate.
 - A text that the engine would change before it compares it with a number or time is refused.
+- The engine compares a whole number or a decimal with a double as doubles. A row with a number that
+  no double stands for alone is refused, because another number would match in its place.
 """
 
 import threading
@@ -26,7 +28,14 @@ from thermocline.query.engine import Engine, EngineLimits, translate_errors
 from thermocline.query.sql.allowed_functions import CLOCK_WORDS
 from thermocline.query.sql.constant import evaluate_constants
 from thermocline.query.sql.engine_types import check_engine_holds, shape_of
-from thermocline.query.sql.exact_text import check_text_fits, find_text_comparisons
+from thermocline.query.sql.exact_constant import (
+    EXACT_WHOLE_MAX,
+    check_constant_fits,
+    compared_sides,
+    find_constant_comparisons,
+    inexact_limit,
+    number_of,
+)
 from thermocline.query.sql.gate import (
     INTERNAL_PREFIX,
     WHOLE,
@@ -67,6 +76,8 @@ class Predicate:
             check_engine_holds(name, schema.field(name).type)
         check_digits(tree_nodes(expression), WHOLE)
         self._sql = statement.text
+        self._inexact: list[str] = []
+        self._types = shape_of(schema).types
         self._check_condition(where, expression, schema)
         self.constraints = self._implied_constraints(expression, schema)
 
@@ -81,6 +92,7 @@ class Predicate:
         rows = pa.table(arrays, names=[*self.columns, _ROW])
         with self._lock, translate_errors():
             self._cursor.register(_BATCH, rows)
+            self._check_numbers()
             relation = self._cursor.sql(self._sql)
             answer = relation.to_arrow_table().column(0)
             self._cursor.unregister(_BATCH)
@@ -106,7 +118,8 @@ class Predicate:
         with translate_errors():
             self._cursor.register(_BATCH, empty)
             self._cursor.execute(_select_text("SELECT 1", where)).fetchall()
-            self._check_texts(expression)
+            self._check_constants(expression)
+            self._inexact = self._find_inexact(expression)
             kind = str(self._cursor.sql(self._sql).types[0])
             self._cursor.unregister(_BATCH)
         if kind not in ("BOOLEAN", '"NULL"'):
@@ -114,17 +127,56 @@ class Predicate:
                 "the condition is not boolean", hint="compare columns with values", type=kind
             )
 
-    def _check_texts(self, expression: Tree) -> None:
-        """Raise `Invalid` for a text that the engine would change to a number or time."""
-        for compared in find_text_comparisons(tree_nodes(expression)):
+    def _check_constants(self, expression: Tree) -> None:
+        """Raise `Invalid` for a constant that the engine would change to compare it."""
+        for compared in find_constant_comparisons(tree_nodes(expression)):
             for other in compared.others:
-                try:
-                    text = expression_text(self._cursor, other)
-                    (kind,) = self._cursor.sql(_select_text(f"SELECT {text}", "true")).types
-                except duckdb.Error:
-                    continue  # a part of a lambda: the engine cannot bind it alone
-                for one in compared.texts:
-                    check_text_fits(one, str(kind))
+                kind = self._type_of(other)
+                for one in (*compared.texts, *compared.numbers) if kind else ():
+                    check_constant_fits(one, str(kind))
+
+    def _find_inexact(self, expression: Tree) -> list[str]:
+        """Return conditions on rows whose numbers are compared as doubles, and inexactly."""
+        found = []
+        for part in tree_nodes(expression):
+            sides = compared_sides(part)
+            numbers = [one for one in map(number_of, sides) if isinstance(one, float)]
+            others = [side for side in sides if not isinstance(side.get("literal"), dict)]
+            kinds = [kind for kind in map(self._type_of, others) if kind]
+            is_constant = bool(numbers) and not any(kind in EXACT_WHOLE_MAX for kind in kinds)
+            every = [*kinds, "DOUBLE"] if numbers else kinds
+            for side in others:
+                limit = inexact_limit(every, self._type_of(side) or "")
+                if limit is None:
+                    continue
+                if is_constant and all(abs(one) < float(limit) for one in numbers):
+                    continue
+                text = expression_text(self._cursor, side)
+                found.append(f"({text}) NOT BETWEEN -{limit} AND {limit}")
+        return found
+
+    def _type_of(self, side: Tree) -> str | None:
+        """Return the engine's type of a part, or None if it cannot be bound alone."""
+        if side["class"] == "COLUMN_REF" and len(side["column_names"]) == 1:
+            known = self._types.get(side["column_names"][0].lower())
+            if known is not None:
+                return known
+        try:
+            text = expression_text(self._cursor, side)
+            (kind,) = self._cursor.sql(_select_text(f"SELECT {text}", "true")).types
+        except duckdb.Error:
+            return None  # a part of a lambda
+        return str(kind)
+
+    def _check_numbers(self) -> None:
+        """Raise `Invalid` if the registered rows have a number that is compared inexactly."""
+        for inexact in self._inexact:
+            if self._cursor.execute(f"{_select_text('SELECT 1', inexact)} LIMIT 1").fetchall():
+                raise Invalid(
+                    "a number of a row would be compared as a double, which stands for several",
+                    hint="compare it with a whole number or a decimal, or cast it to double",
+                    condition=inexact,
+                )
 
     def _implied_constraints(self, expression: Tree, schema: pa.Schema) -> tuple[Constraint, ...]:
         conditions = conditions_on(self._cursor, expression, shape_of(schema))

@@ -46,10 +46,10 @@ from thermocline.query.sql.constant import (
     parse_constant,
 )
 from thermocline.query.sql.engine_types import Shape, quote_identifier, shape_of
-from thermocline.query.sql.exact_text import (
-    ColumnTexts,
-    check_compared_texts,
-    find_column_texts,
+from thermocline.query.sql.exact_constant import (
+    ColumnConstants,
+    check_compared_constants,
+    find_column_constants,
 )
 from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement, rows_needed
 from thermocline.query.sql.plan import (
@@ -203,7 +203,7 @@ class StatementCache:
     template: QueryTemplate | None = None
     constants: dict[int, Constant] = field(default_factory=dict)
     conditions: ConditionCache = field(default_factory=ConditionCache)
-    column_texts: list[ColumnTexts] | None = None
+    column_constants: list[ColumnConstants] | None = None
     text: _KeptText | None = None
 
 
@@ -285,9 +285,9 @@ class _Preparation:
             self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
         shapes = self._shapes()
-        if self._known.column_texts is None:
-            self._known.column_texts = list(find_column_texts(self._statement))
-        check_compared_texts(self._known.column_texts, shapes, self._parameters)
+        if self._known.column_constants is None:
+            self._known.column_constants = list(find_column_constants(self._statement))
+        check_compared_constants(self._known.column_constants, shapes, self._parameters)
         found = find_constraints(
             self._cursor,
             self._statement,
