@@ -21,14 +21,14 @@ from thermocline.errors import Conflict, OutcomeUnknown, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.registry import TypeRegistry
 from thermocline.hot.postgres.session.breaker import BreakerSettings
-from thermocline.hot.postgres.session.connect import PoolSettings
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 from thermocline.hot.postgres.store.operation import Operation, OperationKind
 from thermocline.hot.postgres.store.store import EntityStore
 
 SETTINGS = PoolSettings(
     **{**TEST_LIMITS, "connect_timeout_s": 2.0},
-    fate_timeout_s=0.2,
+    outcome_timeout_s=0.2,
     breaker=BreakerSettings(open_s=0.05, open_max_s=0.2),
 )
 

@@ -29,8 +29,8 @@ from thermocline.entity.degraded_read import LAKE_ALONE, OLD_ANSWER, POSTGRES_AL
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant
-from thermocline.hot.postgres.session.connect import PoolSettings
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 
 __all__ = ["accounts", "another", "entity_types"]
 

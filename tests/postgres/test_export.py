@@ -34,8 +34,8 @@ from thermocline.format.log.change_ids import decode_changes
 from thermocline.format.log.commit_note import NoteFlush
 from thermocline.hot.postgres.export import dirty
 from thermocline.hot.postgres.schema.migrate import open_tenant
-from thermocline.hot.postgres.session.connect import PoolSettings
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 
 __all__ = ["accounts", "another", "entity_types"]
 

@@ -21,8 +21,8 @@ from thermocline.hot.postgres.schema.migrate import open_tenant
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session import pool as pool_room
 from thermocline.hot.postgres.session.breaker import BreakerSettings
-from thermocline.hot.postgres.session.connect import PoolSettings
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 from thermocline.hot.postgres.session.transaction import Isolation
 
 QUICK = PoolSettings(
@@ -32,7 +32,7 @@ QUICK = PoolSettings(
     statement_timeout_s=4.0,
     lock_timeout_s=3.0,
     transaction_timeout_s=8.0,
-    fate_timeout_s=2.0,
+    outcome_timeout_s=2.0,
     breaker=BreakerSettings(failures_max=3, open_s=0.3),
 )
 LIMITS_S = sum(
@@ -40,7 +40,7 @@ LIMITS_S = sum(
         QUICK.wait_timeout_s,
         QUICK.connect_timeout_s,
         QUICK.transaction_timeout_s,
-        QUICK.fate_timeout_s,
+        QUICK.outcome_timeout_s,
     )
 )
 

@@ -27,8 +27,9 @@ from thermocline.hot.postgres.export.dirty import FETCH_ROWS, FrozenChanges, fre
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.registry import read_layout
 from thermocline.hot.postgres.schema.tenant import Tenant
-from thermocline.hot.postgres.session.connect import Connection, PoolSettings
+from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 from thermocline.hot.postgres.session.transaction import Isolation
 from thermocline.hot.postgres.store.store import EntityStore
 

@@ -4,40 +4,16 @@ In:   an address and `PoolSettings`
 Out:  a connection on which client and server both time out
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from thermocline.hot.postgres.session.breaker import BreakerSettings
 from thermocline.hot.postgres.session.deadline import Deadlines
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """Every limit of a pool; a caller that waits longer than a timeout gets an error."""
-
-    connections_max: int = 10
-    waiting_max: int = 200
-    wait_timeout_s: float = 5.0
-    connect_timeout_s: float = 5.0
-    statement_timeout_s: float = 15.0
-    lock_timeout_s: float = 5.0
-    idle_timeout_s: float = 30.0
-    transaction_timeout_s: float = 20.0
-    fate_timeout_s: float = 5.0
-    keepalive_idle_s: int = 10
-    keepalive_interval_s: int = 3
-    keepalives_max: int = 3
-    unacknowledged_timeout_s: float = 10.0
-    lifetime_s: float = 1_800.0
-    retries_max: int = 10
-    reconnects_max: int = 2
-    breaker: BreakerSettings = field(default_factory=BreakerSettings)
 
 
 def open_connection(dsn: str, limits: PoolSettings, deadlines: Deadlines) -> Connection:

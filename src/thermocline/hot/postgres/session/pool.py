@@ -36,18 +36,14 @@ from thermocline.errors import (
 )
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.breaker import Breaker
-from thermocline.hot.postgres.session.connect import (
-    Connection,
-    PoolSettings,
-    Row,
-    open_connection,
-)
+from thermocline.hot.postgres.session.connect import Connection, Row, open_connection
 from thermocline.hot.postgres.session.deadline import Deadline, Deadlines
 from thermocline.hot.postgres.session.pipelined_read import (
     PipelinedQuery,
     PipelinedRead,
     PreparedStatements,
 )
+from thermocline.hot.postgres.session.pool_settings import PoolSettings
 from thermocline.hot.postgres.session.postgres_errors import (
     is_lost,
     is_transient,
@@ -288,11 +284,11 @@ class Pool:
             self.breaker.record_failure()
             if ticket is None:
                 return  # it only read, and has its rows
-            timeout_s = self.settings.fate_timeout_s
-            fate = find_outcome(ticket, self._connect, timeout_s=timeout_s)
-            if fate == "committed":
+            timeout_s = self.settings.outcome_timeout_s
+            outcome = find_outcome(ticket, self._connect, timeout_s=timeout_s)
+            if outcome == "committed":
                 return
-            if fate == "aborted":
+            if outcome == "aborted":
                 raise
             raise OutcomeUnknown(
                 "the answer to a commit was lost, and PostgreSQL cannot say whether it committed",

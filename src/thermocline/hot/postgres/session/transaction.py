@@ -102,11 +102,11 @@ def find_outcome(
             # One statement: both values are of the same run of the server.
             query = f"select pg_xact_status(%s::xid8), {CHECKPOINT}"
             row = connection.execute(query, [ticket.xid]).fetchone()
-            fate, checkpoint = row if row else (None, None)
-            if fate == "committed" and checkpoint != ticket.checkpoint:
+            status, checkpoint = row if row else (None, None)
+            if status == "committed" and checkpoint != ticket.checkpoint:
                 return None
-            if fate != "in progress":
-                return None if fate is None else str(fate)
+            if status != "in progress":
+                return None if status is None else str(status)
         if time.monotonic() > end_s:
             return None
         time.sleep(OUTCOME_POLL_S)

@@ -16,11 +16,11 @@ from typing import Any
 
 from thermocline.server.api.handle import (
     admin,
+    api_docs,
     blocks,
     console,
     entity,
     freshness,
-    page,
     query,
     table,
     table_writes,
@@ -569,7 +569,7 @@ def _public_routes() -> Iterator[ApiRoute]:
         "openapi",
         "This document",
         dict,
-        run=page.document,
+        run=api_docs.document,
     )
     for path, name, media in (
         ("/api/docs", "docs", "text/html"),
@@ -577,7 +577,7 @@ def _public_routes() -> Iterator[ApiRoute]:
         ("/api/docs.js", "docs_script", "text/javascript"),
     ):
         yield ApiRoute(
-            "GET", path, None, name, "The API as a page", bytes, run=page.asset, forms=(media,)
+            "GET", path, None, name, "The API as a page", bytes, run=api_docs.asset, forms=(media,)
         )
 
 
