@@ -63,12 +63,14 @@ class Counts:
 class Served:
     """A node and its listeners; `call` runs something on their loop."""
 
-    def __init__(self, root, *, keys=None, settings=None, room=None, http=None, sink=None, **lane):
+    def __init__(
+        self, root, *, keys=None, settings=None, budget=None, http=None, sink=None, **lane
+    ):
         self.node = Node(str(root), settings or LakeSettings())
         self.counts = Counts()
         self.keys = keys or Keys()
         self._sink = sink(self.node) if sink else self.node
-        self.room = room or MemoryBudget()
+        self.budget = budget or MemoryBudget()
         self._limits, self._lane_options = http or HttpLimits(), lane
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -82,7 +84,7 @@ class Served:
     async def _start(self):
         self.lane = IngestQueue(self._sink, **{"is_compiled": False, **self._lane_options})
         await self.lane.start()
-        receiver = Receiver(self.lane, self.room, self.keys, None, self.counts)
+        receiver = Receiver(self.lane, self.budget, self.keys, None, self.counts)
         is_open = not self.keys.tenants
         self.http = OtlpHttp(receiver, port=0, limits=self._limits, is_open=lambda: is_open)
         bytes_max = self._limits.body_bytes_max

@@ -26,7 +26,7 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
         held = []
 
         def run(call):
-            held.append((len(call.body), parts.room.held_bytes))
+            held.append((len(call.body), parts.budget.held_bytes))
             raise Invalid("seen")
 
         route = ApiRoute("POST", "/", None, "seen", "", None, run=run, body=dict, is_raw=True)
@@ -50,7 +50,7 @@ def test_the_bytes_of_a_body_have_their_room_while_the_work_runs(tmp_path):
     ((size_bytes, held_bytes),) = held
     assert size_bytes == BODY_BYTES
     assert held_bytes >= BODY_BYTES
-    assert parts.room.held_bytes == 0
+    assert parts.budget.held_bytes == 0
 
 
 def test_an_answer_is_handed_over_in_parts_and_whole():

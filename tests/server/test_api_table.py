@@ -327,19 +327,19 @@ def test_I01_values_of_json_are_counted_before_they_are_made(client, table, monk
 
 
 def test_I10_what_json_becomes_has_its_room_too(node, client, table):
-    room = node.app.state.parts.room
+    budget = node.app.state.parts.budget
     data = lines(*[price(hour % 24, symbol=f"s{hour}") for hour in range(500)])
-    room.bytes_max, before = len(data) + 20_000, room.bytes_max
-    hold = room.reserve()
+    budget.bytes_max, before = len(data) + 20_000, budget.bytes_max
+    reservation = budget.reserve()
     try:
         answer = post(client, table, data)
         assert answer.status_code == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 5
     finally:
-        hold.release()
-        room.bytes_max = before
+        reservation.release()
+        budget.bytes_max = before
     assert post(client, table, data).status_code == 200
-    wait_until(lambda: room.held_bytes == 0)  # given back once the answer is on its way
+    wait_until(lambda: budget.held_bytes == 0)  # given back once the answer is on its way
 
 
 def test_I07_a_body_that_is_cut_writes_nothing(node, client, table):
@@ -359,7 +359,7 @@ def test_I07_a_body_that_is_cut_writes_nothing(node, client, table):
 def test_I06_a_body_that_comes_too_slowly_is_given_up(node, client, table, monkeypatch):
     from thermocline.server.api.http import incoming
 
-    monkeypatch.setattr(incoming.read_body, "__kwdefaults__", {"hold": None, "wait_s": 0.5})
+    monkeypatch.setattr(incoming.read_body, "__kwdefaults__", {"reservation": None, "wait_s": 0.5})
     host, port = node.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 60) as raw:
         raw.sendall(

@@ -97,17 +97,17 @@ def test_I01_a_bomb_is_stopped_at_the_limit_and_final(tmp_path):
         exhausted = (grpc.StatusCode.RESOURCE_EXHAUSTED, 8, [])
         compressed = {"compression": grpc.Compression.Gzip}
         assert refused(node, "logs", bytes(64 << 20), **compressed) == exhausted
-        assert node.room.held_bytes == 0
+        assert node.budget.held_bytes == 0
 
 
 def test_I10_i11_without_room_it_is_unavailable_with_retry_info(tmp_path):
-    with served(tmp_path / "node", room=MemoryBudget(100_000)) as node:
-        hold = node.room.reserve(90_000)
+    with served(tmp_path / "node", budget=MemoryBudget(100_000)) as node:
+        reservation = node.budget.reserve(90_000)
         data = gauge_request(200).SerializeToString()
         code, inner, waits = refused(node, "metrics", data)
         assert (code, inner) == (grpc.StatusCode.UNAVAILABLE, 14)
         assert 1 <= waits[0] <= 5
-        hold.release()
+        reservation.release()
         assert export(node, "metrics", data) == b""
         assert node.count("metric_points") == 200
 
@@ -147,7 +147,7 @@ def test_A02_a_call_without_a_key_is_refused_before_its_message_is_asked_for(tmp
             code = answer.code()
             is_answered.set()
         assert code == grpc.StatusCode.UNAUTHENTICATED
-        assert node.room.held_bytes == 0
+        assert node.budget.held_bytes == 0
 
 
 def lazily(make):
@@ -224,7 +224,7 @@ def test_a_call_without_a_message_is_invalid_and_one_that_comes_too_slowly_is_to
         monkeypatch.setattr(module, "READ_WAIT_S", 0.2)
         assert call.future(lazily(never), timeout=90).code() == grpc.StatusCode.UNAVAILABLE
         is_over.set()
-    assert node.room.held_bytes == 0
+    assert node.budget.held_bytes == 0
 
 
 def test_a_bug_is_told_as_passing_so_that_nobody_drops_rows_for_it(tmp_path):

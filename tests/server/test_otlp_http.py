@@ -289,18 +289,18 @@ def test_a_wrong_key_is_refused_before_the_body_is_sent(tmp_path):
 
 def test_I10_without_room_a_request_is_told_to_come_again_soon(tmp_path):
     with (
-        served(tmp_path / "node", room=MemoryBudget(10_000)) as node,
+        served(tmp_path / "node", budget=MemoryBudget(10_000)) as node,
         connected(node.http.port) as slow,
     ):
         slow.sendall(head(length=9_000) + b"x")
-        wait_until(lambda: node.room.held_bytes)
+        wait_until(lambda: node.budget.held_bytes)
         # What has arrived is charged: the other's buffer leaves no room for this one.
         status, headers, body = post(node, "/v1/metrics", body_of(200))
         assert status == 429
         assert 1 <= int(headers["retry-after"]) <= 5
         assert status_of(body)[0::2] == (14, [int(headers["retry-after"])])
         slow.close()
-        wait_until(lambda: not node.room.held_bytes)
+        wait_until(lambda: not node.budget.held_bytes)
         assert post(node, "/v1/metrics", body_of(100))[0] == 200
         assert node.count("metric_points") == 100
 

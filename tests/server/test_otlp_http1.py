@@ -22,16 +22,16 @@ WAIT_S = 60  # far more than a busy machine takes
 class Echo:
     """A server that gives back what it gets; `gate` holds answers until it is set."""
 
-    def __init__(self, limits=None, room=None):
+    def __init__(self, limits=None, budget=None):
         self.gate = threading.Event()
         self.gate.set()
         self.bodies = []
-        self.room = room or MemoryBudget()
+        self.budget = budget or MemoryBudget()
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         routes = {("POST", "/"): Http1Route(self._answer), ("POST", "/bug"): Http1Route(self._bug)}
-        self.server = Http1Server(routes, room=self.room, limits=limits)
+        self.server = Http1Server(routes, budget=self.budget, limits=limits)
         self.call(self.server.start())
 
     @property
@@ -63,8 +63,8 @@ def echoing():
     """Return a verb that starts an echo server with limits."""
     made = []
 
-    def start(limits=None, room=None):
-        made.append(Echo(limits, room))
+    def start(limits=None, budget=None):
+        made.append(Echo(limits, budget))
         return made[-1]
 
     yield start
@@ -86,7 +86,7 @@ def test_a_connection_serves_one_request_after_another(echoing):
             assert (status, found) == (200, body)
             assert "connection" not in headers
             assert headers["date"].endswith("GMT")
-    assert echo.room.held_bytes == 0
+    assert echo.budget.held_bytes == 0
 
 
 @pytest.mark.parametrize("size", [1, 4_095, 4_096, 70_000, 1 << 20, (1 << 20) + 1, 5_000_000])
@@ -287,7 +287,7 @@ def test_I06_a_slow_head_and_a_slow_body_are_ended_and_hold_nobody_up(echoing):
             assert sent(echo.port, head("/", 2), b"ok")[0] == 200
         # 408 is final for senders of telemetry: they would drop what came too slowly.
         assert statuses == {"head": 408, "body": 503}
-    wait_until(lambda: echo.room.held_bytes == 0)
+    wait_until(lambda: echo.budget.held_bytes == 0)
 
 
 def test_I06_a_body_that_comes_fast_enough_is_not_ended(echoing):
@@ -320,7 +320,7 @@ def test_I07_a_body_that_is_cut_is_400_and_nothing_is_answered_for_it(echoing):
             sock.sendall(request)
     assert sent(echo.port, head("/", 2), b"ok")[0] == 200
     assert echo.bodies == [b"ok"]
-    wait_until(lambda: echo.room.held_bytes == 0)
+    wait_until(lambda: echo.budget.held_bytes == 0)
 
 
 def test_I07_a_cut_body_stores_no_part_of_its_batch(tmp_path):
@@ -363,26 +363,26 @@ def test_I20_connections_past_the_limit_are_told_and_closed(echoing):
 
 
 def test_large_promises_hold_only_what_has_arrived(echoing):
-    echo = echoing(room=MemoryBudget(64 << 20))
+    echo = echoing(budget=MemoryBudget(64 << 20))
     held = [connected(echo.port) for _ in range(30)]
     for sock in held:
         sock.sendall(head("/", 60 << 20) + b"x")
     assert sent(echo.port, head("/", 2), b"ok")[0] == 200
-    assert echo.room.held_bytes < 40 << 20
+    assert echo.budget.held_bytes < 40 << 20
     for sock in held:
         sock.close()
 
 
 def test_without_room_a_large_body_is_refused_midway_and_the_room_is_given_back(echoing):
-    echo = echoing(room=MemoryBudget(3 << 20))
+    echo = echoing(budget=MemoryBudget(3 << 20))
     with connected(echo.port) as other:
         other.sendall(head("/", 100) + b"x")
-        wait_until(lambda: echo.room.held_bytes)
+        wait_until(lambda: echo.budget.held_bytes)
         status, headers, _ = sent(echo.port, head("/", 8 << 20), bytes(8 << 20))
         assert (status, headers["retry-after"]) == (429, "1")
         other.sendall(bytes(99))
         assert answered(other)[0] == 200
-    assert echo.room.held_bytes == 0
+    assert echo.budget.held_bytes == 0
     assert sent(echo.port, head("/", 8 << 20), bytes(8 << 20))[0] == 200  # alone it may
 
 

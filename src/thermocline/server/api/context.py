@@ -39,7 +39,7 @@ class ApiContext:
     health: Health = field(default_factory=Health)
     settings: NodeSettings | None = None
     audit: Audit | None = None
-    room: MemoryBudget = field(default_factory=MemoryBudget)
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
     failed_queries: FailedQueries = field(default_factory=FailedQueries)
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))

@@ -144,20 +144,22 @@ class OtlpGrpc:
         # Order matters: the key is checked before any byte of the message is requested.
         authorization = _text(metadata.get("authorization"))
         tenant = receiver.gateway.caller(authorization, INGEST_SCOPE).tenant
-        hold = receiver.room.reserve()
+        reservation = receiver.budget.reserve()
         try:
-            message = await self._read_message(messages, hold)
+            message = await self._read_message(messages, reservation)
         except BaseException:
-            hold.release()
+            reservation.release()
             raise
         body = RequestBody("protobuf", _coding(message), message)
         taking = asyncio.ensure_future(
             receiver.ingest(tenant, signal, body, _text(metadata.get("idempotency-key")))
         )
-        taking.add_done_callback(lambda _: hold.release())
+        taking.add_done_callback(lambda _: reservation.release())
         return encode_success(await asyncio.shield(taking), "protobuf")
 
-    async def _read_message(self, messages: AsyncIterator[bytes], hold: Reservation) -> bytes:
+    async def _read_message(
+        self, messages: AsyncIterator[bytes], reservation: Reservation
+    ) -> bytes:
         """Return the one message of a call within `READ_WAIT_S`, and reserve memory for it."""
         try:
             async with asyncio.timeout(READ_WAIT_S), self._reading:
@@ -167,7 +169,7 @@ class OtlpGrpc:
             raise Unavailable("the message did not arrive in time", hint=hint) from None
         if message is None:
             raise Invalid("the call has no message", hint="send one request in each call")
-        hold.grow(len(message))
+        reservation.grow(len(message))
         return message
 
 

@@ -76,7 +76,7 @@ class OtlpHttp:
             routes,
             host=host,
             port=port,
-            room=receiver.room,
+            budget=receiver.budget,
             limits=limits,
             refusal=_refusal_response,
             observe=partial(receiver.metrics.count_request, LISTENER),

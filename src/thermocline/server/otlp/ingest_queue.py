@@ -356,7 +356,7 @@ class Receiver:
     """The ingest queue, with the checks that precede it."""
 
     queue: IngestQueue
-    room: MemoryBudget
+    budget: MemoryBudget
     gateway: NodeGateway
     quotas: Quotas | None = None
     metrics: Metrics = field(default_factory=Metrics)

@@ -1,7 +1,7 @@
 """The memory budget of all requests in flight, over all clients and listeners.
 
 In:   sizes of buffers, when they are allocated
-Out:  holds, which reserve memory until they are released; `Overloaded` when the budget is spent
+Out:  reservations, which count until they are released; `Overloaded` when the budget is spent
 
 - Only new requests are refused: an accepted request is never dropped for lack of memory.
 - A request is charged for the bytes that have arrived, not for the announced length: a slow client
@@ -34,22 +34,25 @@ class Reservation:
 
     __slots__ = ("_budget", "size_bytes")
 
-    def __init__(self, room: MemoryBudget) -> None:
-        self._budget = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.size_bytes = 0
 
     def grow(self, size_bytes: int) -> None:
         """Reserve more; `Overloaded` when it does not fit, and the reservation is unchanged."""
-        room = self._budget
+        budget = self._budget
         # A request that is alone always fits: other limits bound its size.
-        if room.held_bytes > self.size_bytes and room.held_bytes + size_bytes > room.bytes_max:
+        if (
+            budget.held_bytes > self.size_bytes
+            and budget.held_bytes + size_bytes > budget.bytes_max
+        ):
             raise Overloaded(
                 "more bytes of requests are in flight than the limit",
                 hint="send less at once, or later",
-                in_flight_bytes=room.held_bytes,
-                in_flight_bytes_max=room.bytes_max,
+                in_flight_bytes=budget.held_bytes,
+                in_flight_bytes_max=budget.bytes_max,
             )
-        room.held_bytes += size_bytes
+        budget.held_bytes += size_bytes
         self.size_bytes += size_bytes
 
     def release(self) -> None:

@@ -59,18 +59,18 @@ class BoundListener:
 def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, BoundListener]]:
     """Return the ingest queue, if a listener uses it, and the listeners in the order to start."""
     settings = server.settings
-    room = MemoryBudget(settings.inflight_bytes_max)
+    budget = MemoryBudget(settings.inflight_bytes_max)
     queue: IngestQueue | None = None
     made: dict[str, BoundListener] = {}
     if settings.http is not None or settings.grpc is not None:
         queue = IngestQueue(server.gateway, body_bytes_max=settings.body_bytes_max)
-        receiver = Receiver(queue, room, server.gateway, server.quotas, server.metrics)
+        receiver = Receiver(queue, budget, server.gateway, server.quotas, server.metrics)
         if settings.http is not None:
             made["http"] = _make_http(server, receiver, settings.http)
         if settings.grpc is not None:
             made["grpc"] = _make_grpc(server, receiver, settings.grpc)
     if settings.api is not None:
-        made["api"] = _make_api(server, room, settings.api)
+        made["api"] = _make_api(server, budget, settings.api)
     return queue, made
 
 
@@ -114,7 +114,7 @@ def _host_names(address: Address) -> frozenset[str]:
     return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 
-def _make_api(server: "NodeServer", room: MemoryBudget, address: Address) -> BoundListener:
+def _make_api(server: "NodeServer", budget: MemoryBudget, address: Address) -> BoundListener:
     settings = server.settings
     app = make_app(
         server.gateway,
@@ -125,7 +125,7 @@ def _make_api(server: "NodeServer", room: MemoryBudget, address: Address) -> Bou
         health=server.health,
         settings=settings,
         audit=server.audit,
-        room=room,
+        budget=budget,
         hosts=_host_names(address),
     )
     listener = ApiListener(

@@ -80,19 +80,19 @@ def _split(names: str | None) -> list[str] | None:
 async def _take_rows(call: ApiRequest, change: Callable[[Any], Changed]) -> Changed:
     """Return what a change answers for the rows of a body, within every limit of the body."""
     parts = call.parts
-    hold = parts.room.reserve()
+    reservation = parts.budget.reserve()
     try:
         media, data = await read_body(
-            call.receive, call.headers, ROW_TYPES, parts.body_bytes_max, hold=hold
+            call.receive, call.headers, ROW_TYPES, parts.body_bytes_max, reservation=reservation
         )
         parts.quota.take_ingest(call.caller.tenant, len(data))
         if media != ARROW:
             values = await parts.work.run(lambda: json_values_max(data))
             check_values(values)
-            hold.grow(values * VALUE_BYTES)
+            reservation.grow(values * VALUE_BYTES)
         count, answer = await parts.work.run(lambda: _change_by(call, data, media, change))
     finally:
-        hold.release()
+        reservation.release()
     parts.metrics.count_ingested(SIGNAL, count, len(data))
     return answer
 

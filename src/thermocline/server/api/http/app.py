@@ -74,7 +74,7 @@ def make_app(
     health: Health | None = None,
     settings: NodeSettings | None = None,
     audit: Audit | None = None,
-    room: MemoryBudget | None = None,
+    budget: MemoryBudget | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Return the application. Its parts are in `app.state.parts`.
@@ -91,7 +91,7 @@ def make_app(
         health=health or Health(),
         settings=settings,
         audit=audit,
-        room=room or MemoryBudget(),
+        budget=budget or MemoryBudget(),
         hosts=frozenset(hosts),
     )
     by_path: dict[str, dict[str, ApiRoute]] = {}
@@ -221,17 +221,17 @@ class _PathHandler:
         if route.body is None:
             await self._answer(route, caller, None, scope, receive, send)
             return
-        hold = self._parts.room.reserve()
+        reservation = self._parts.budget.reserve()
         try:
-            await self._answer(route, caller, hold, scope, receive, send)
+            await self._answer(route, caller, reservation, scope, receive, send)
         finally:
-            hold.release()
+            reservation.release()
 
     async def _answer(
         self,
         route: ApiRoute,
         caller: Caller,
-        hold: Reservation | None,
+        reservation: Reservation | None,
         scope: AsgiScope,
         receive: Receive,
         send: Send,
@@ -248,7 +248,7 @@ class _PathHandler:
             params=decode_parameters(
                 QueryParams(scope.get("query_string", b"")), route.params_type
             ),
-            body=await self._read_body(route, headers, receive, hold),
+            body=await self._read_body(route, headers, receive, reservation),
             http_version=scope.get("http_version", "1.1"),
             receive=receive,
         )
@@ -262,7 +262,9 @@ class _PathHandler:
         # An unsent answer occupies memory like an unprocessed request, so both are charged to one
         # budget.
         size_bytes = len(done.value)
-        answered = self._parts.room.reserve(size_bytes) if size_bytes > CHARGED_BYTES_MIN else None
+        answered = (
+            self._parts.budget.reserve(size_bytes) if size_bytes > CHARGED_BYTES_MIN else None
+        )
         try:
             await send_answer(send, done)
         finally:
@@ -287,16 +289,18 @@ class _PathHandler:
         raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
 
     async def _read_body(
-        self, route: ApiRoute, headers: Headers, receive: Receive, hold: Reservation | None
+        self, route: ApiRoute, headers: Headers, receive: Receive, reservation: Reservation | None
     ) -> Any:
         """Return the body; a raw body keeps its memory reserved until the work is done."""
-        if route.body is None or hold is None:
+        if route.body is None or reservation is None:
             return None
         limit_bytes = self._parts.body_bytes_max if route.is_raw else JSON_BYTES_MAX
-        _, data = await read_body(receive, headers, route.body_types, limit_bytes, hold=hold)
+        _, data = await read_body(
+            receive, headers, route.body_types, limit_bytes, reservation=reservation
+        )
         if route.is_raw:
             return data
-        hold.release()
+        reservation.release()
         return decode_body(data, route.body)
 
     def _authenticate(self, route: ApiRoute, headers: Headers, scope: AsgiScope) -> Caller:

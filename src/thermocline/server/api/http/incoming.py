@@ -82,7 +82,7 @@ async def read_body(
     types: tuple[str, ...],
     limit_bytes: int,
     *,
-    hold: Reservation | None = None,
+    reservation: Reservation | None = None,
     wait_s: float = BODY_WAIT_S,
 ) -> tuple[str, bytes]:
     """Return the body's media type, one of `types`, and the body, inflated.
@@ -98,7 +98,7 @@ async def read_body(
         raise body_too_large(limit_bytes)  # before any of it is read
     try:
         async with asyncio.timeout(wait_s):
-            data = await _read(receive, limit_bytes, hold)
+            data = await _read(receive, limit_bytes, reservation)
     except TimeoutError:
         hint = "send the body faster, or in smaller parts"
         raise HttpStatusError("the body did not arrive in time", status=408, hint=hint) from None
@@ -106,12 +106,12 @@ async def read_body(
     if coding.strip().lower() in ("", "identity"):
         return media, data
     inflated = await asyncio.to_thread(inflate, data, coding, limit_bytes=limit_bytes)
-    if hold is not None:
-        hold.grow(len(inflated))
+    if reservation is not None:
+        reservation.grow(len(inflated))
     return media, inflated
 
 
-async def _read(receive: Receive, limit_bytes: int, hold: Reservation | None) -> bytes:
+async def _read(receive: Receive, limit_bytes: int, reservation: Reservation | None) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while True:
@@ -122,8 +122,8 @@ async def _read(receive: Receive, limit_bytes: int, hold: Reservation | None) ->
         size_bytes += len(part)
         if size_bytes > limit_bytes:
             raise body_too_large(limit_bytes)
-        if hold is not None:
-            hold.grow(len(part))
+        if reservation is not None:
+            reservation.grow(len(part))
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -58,7 +58,7 @@ class ServerState:
     """The state that all connections of a server share."""
 
     routes: Http1Routes
-    room: MemoryBudget
+    budget: MemoryBudget
     limits: HttpLimits
     refusal: Callable[[RequestRefused, RequestHead | None], Http1Response]
     observe: Callable[[str, int, float], None]
@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reserve(self) -> Reservation:
         try:
-            return self._shared.room.reserve()
+            return self._shared.budget.reserve()
         except Overloaded as error:
             raise RequestRefused(429, error.message, retry_after_s=RETRY_AFTER_S) from error
 

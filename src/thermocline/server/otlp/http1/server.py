@@ -31,7 +31,7 @@ class Http1Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        room: MemoryBudget | None = None,
+        budget: MemoryBudget | None = None,
         limits: HttpLimits | None = None,
         refusal: Callable[[RequestRefused, RequestHead | None], Http1Response] = text_refusal,
         observe: Callable[[str, int, float], None] = lambda path, status, seconds: None,
@@ -40,7 +40,7 @@ class Http1Server:
         """`observe` gets the path (empty when no route has it), the status and the seconds."""
         self._shared = ServerState(
             routes,
-            room or MemoryBudget(),
+            budget or MemoryBudget(),
             limits or HttpLimits(),
             refusal,
             observe,
