@@ -142,7 +142,10 @@ class Lake:
         hot = self.node.hot_table(self.tenant, entry, cold)
         if ENTITIES_FEATURE in cold.state().spec.features:
             return EntityLakeTable(self, entry.name, cold, hot, self._readers)
-        return LakeTable(entry.name, cold, hot, self._readers)
+        # A node's clients write conditions: those are parsed and evaluated in workers only.
+        pool = self.node.pool
+        opened = None if pool is None else partial(pool.open_condition, tenant=self.tenant)
+        return LakeTable(entry.name, cold, hot, self._readers, opened)
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""

@@ -13,8 +13,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -39,10 +39,12 @@ from thermocline.ingest.entity_limit import EntityLimit
 from thermocline.ingest.idempotency import RequestLedger, request_key
 from thermocline.ingest.rows import TrustedRows, fit_rows, rows_table
 from thermocline.snapshot import TableView, resolve_view
-from thermocline.table import At, TimeSeriesTable
+from thermocline.table import At, Condition, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
 GATE_WAIT_S = 30.0
+
+OpenCondition: TypeAlias = Callable[[str, pa.Schema], AbstractContextManager[Condition]]
 
 
 class OpenReaders:
@@ -79,10 +81,17 @@ class LakeTable(TimeSeriesTable):
     """Whether its rows are those of an entity type, which are written by key."""
 
     def __init__(
-        self, name: str, cold: ColdTable, hot: WalTable | FollowedTable, readers: OpenReaders
+        self,
+        name: str,
+        cold: ColdTable,
+        hot: WalTable | FollowedTable,
+        readers: OpenReaders,
+        open_condition: OpenCondition | None = None,
     ) -> None:
+        """`open_condition` compiles the conditions of deletes, in place of this process."""
         super().__init__(cold)
         self.name = name
+        self._conditions = open_condition
         self._hot = hot
         self._readers = readers
         self._flush_lock = threading.Lock()
@@ -307,6 +316,11 @@ class LakeTable(TimeSeriesTable):
         check_not_entities(self.cold.state().spec, "delete")
         self.flush()
         return super().delete(where, start=start, end=end)
+
+    def _open_condition(self, where: str, schema: pa.Schema) -> AbstractContextManager[Condition]:
+        if self._conditions is None:
+            return super()._open_condition(where, schema)
+        return self._conditions(where, schema)
 
     def _update(
         self, rows: Any, columns: Any, key: Any, expected_version: Any, *, inserts: bool

@@ -11,11 +11,11 @@ Out:  versions, Arrow tables and streams, small results with a readable form
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -69,6 +69,20 @@ ColumnTypes: TypeAlias = pa.Schema | Mapping[str, pa.DataType | str]
 
 At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
+
+
+class Condition(Protocol):
+    """A compiled condition on rows: which columns it reads, and which rows of a batch match."""
+
+    columns: tuple[str, ...]
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether it matches."""
+        ...
+
+    def window(self, time_column: str) -> tuple[int | None, int | None]:
+        """Return the half-open time range outside which no row matches."""
+        ...
 
 
 class TimeSeriesTable:
@@ -237,11 +251,19 @@ class TimeSeriesTable:
                 hint="pass where='true' to delete every row",
             )
         bucket = self.cold.state().spec.bucket
-        window, matcher, columns = parse_window(start, end, bucket), match_every_row, ()
-        if where is not None:
-            predicate, window = _compile_where(where, self.cold.state(), window)
-            matcher, columns = predicate.mask, tuple(predicate.columns)
-        return self.cold.delete(matcher, columns, window)[0].version
+        window = parse_window(start, end, bucket)
+        if where is None:
+            return self.cold.delete(match_every_row, (), window)[0].version
+        state = self.cold.state()
+        with self._open_condition(where, state.schema.arrow) as condition:
+            window = window.intersect(*condition.window(state.spec.time_column))
+            return self.cold.delete(condition.mask, condition.columns, window)[0].version
+
+    def _open_condition(self, where: str, schema: pa.Schema) -> AbstractContextManager[Condition]:
+        """Return a compiled condition; here the process of the caller evaluates it."""
+        from thermocline.query.sql.predicate import compile_predicate
+
+        return nullcontext(compile_predicate(where, schema))
 
     def update_rows(
         self,

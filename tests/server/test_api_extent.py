@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.server.api.http import json_size
-from thermocline.server.api.http.json_size import json_values_max
+from thermocline.ingest import json_size
+from thermocline.ingest.json_size import json_values_max
 
 TEXTS = st.text(st.sampled_from('\\",{[]}: \nab'), max_size=12)
 VALUES = st.recursive(

@@ -7,6 +7,7 @@ Out:  documents in canonical form, or an `Invalid` with every problem at once
   numbers are checked again, because a schema cannot tell 5 from 5.0.
 - Counting colons proves that no key is given twice: a text has one for every pair, and those inside
   its strings. If the count equals the keys plus the known colons in strings, no other pair exists.
+- A document that would cost too much to validate is refused before it is (`match_cost.py`).
 - A document that fails the quick check is checked completely; every problem is reported.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 
 from thermocline.contract.document.canonical import json_form, to_canonical
 from thermocline.contract.document.kind import ColumnKind, KindField
+from thermocline.contract.document.match_cost import MatchCost
 from thermocline.contract.document.narrow import COLONS_IN_TIMESTAMP, narrow_schema
 from thermocline.contract.document.text import (
     BACKSLASH,
@@ -50,6 +52,7 @@ class DocumentChecker:
         self.parts: dict[str, KindField] = {part.name: part for part in kind.fields}
         self.is_open = is_open
         self.is_exact = is_open or any(_needs_digits(part.kind) for part in kind.fields)
+        self._match_cost = MatchCost(schema)
         self._validator = compile_schema(narrow_schema(schema, kind, is_strict=False))
         strict = narrow_schema(schema, kind, is_strict=True)
         self._is_strict = compile_schema(strict).is_valid
@@ -76,6 +79,7 @@ class DocumentChecker:
         It is one closure: each further call or attribute lookup would add a fiftieth to its time.
         """
         is_strict, exactly = self._is_strict, self._validate_exactly
+        bytes_max = self._match_cost.bytes_max
         care = tuple((name, plain) for name, plain, _ in self._number_checks)
         instants = tuple(name for name, part in self.parts.items() if part.kind.name == "timestamp")
 
@@ -86,7 +90,7 @@ class DocumentChecker:
                 document: Json = decode_as_doubles(data) if is_odd else decode_unchecked(data)
             except DECODE_ERRORS:
                 return exactly(data)
-            if not is_strict(document):
+            if len(data) > bytes_max or not is_strict(document):
                 return exactly(data)
             read = document.get
             if not is_odd:
@@ -124,10 +128,14 @@ class DocumentChecker:
 
     def is_fitting(self, document: Any) -> bool:
         """Tell whether values fit the schema, without a check that columns hold them exactly."""
+        if self._match_cost.problems(document):
+            return False
         return bool(self._validator.is_valid(document))
 
     def _canonicalize(self, document: Any) -> Json:
         """Check a document and convert it in place to canonical form; the caller must own it."""
+        if costly := self._match_cost.problems(document):
+            raise problem_error(costly)
         if self._is_strict(document):
             care: Iterable[_NumberCheck] = self._number_checks
         else:
@@ -164,7 +172,9 @@ class DocumentChecker:
             documents: list[Json] = decode_lines(b"\n".join(lines), is_exact=self.is_exact)
         except Invalid:
             return None
-        if len(documents) != len(lines) or not all(map(self._is_strict, documents)):
+        is_cheap = max(map(len, lines), default=0) <= self._match_cost.bytes_max
+        is_whole = is_cheap and len(documents) == len(lines)
+        if not is_whole or not all(map(self._is_strict, documents)):
             return None
         problems: list[DocumentProblem] = []
         for name, plain, kind in self._number_checks:

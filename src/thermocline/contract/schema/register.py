@@ -32,7 +32,7 @@ from thermocline.contract.schema.pointer import Refusal, pointer_of, refusal_err
 from thermocline.contract.schema.reference import resolve_references
 from thermocline.contract.schema.subschema import Json, Node, subschemas
 from thermocline.contract.schema.view import SchemaView, view_of
-from thermocline.contract.schema.vocabulary import refusals_of
+from thermocline.contract.schema.vocabulary import check_pattern_budget, refusals_of
 from thermocline.errors import Invalid
 
 CONTRACT_BYTES_MAX = 1024 * 1024
@@ -114,6 +114,9 @@ def _read_schema(document: Any, known: Mapping[str, Json]) -> Json:
     if refusals:
         raise refusal_error(refusals)
     schema = resolve_references(read, modern)
+    # A pattern behind references is compiled once for each of them.
+    if refusals := check_pattern_budget(schema):
+        raise refusal_error(refusals)
     schema = {"type": "object", **schema}
     if view_of(schema).type != "object" or view_of(schema).is_nullable:
         raise refusal_error([Refusal("/type", "an entity must be an object")])

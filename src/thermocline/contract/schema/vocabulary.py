@@ -7,9 +7,13 @@ Out:  refusals, each with its pointer and reason
   with `x-`.
 - Regular expressions must be in the subset that a linear-time engine can run: no look-around, no
   back-references, and a compiled size within the limit. No text can make such a pattern slow.
+- All patterns of a contract share one budget of compiled bytes, charged before each is compiled: a
+  contract of a few kilobytes cannot compile to gigabytes. What a pattern is charged also bounds how
+  much text it may be matched with (`document/match_cost.py`).
 - Every format is asserted, so a format that cannot be asserted is refused.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,8 +26,11 @@ from thermocline.errors import Invalid
 
 PATTERN_LENGTH_MAX = 1_000
 PATTERN_BYTES_MAX = 1024 * 1024
+PATTERNS_BYTES_MAX = 4 * PATTERN_BYTES_MAX
 ENUM_VALUES_MAX = 10_000
 DEPTH_MAX = 24
+_CHARGES = tuple(PATTERN_BYTES_MAX >> shift for shift in (10, 8, 6, 4, 2, 0))
+_FAILED_CHARGE = PATTERN_BYTES_MAX // 4
 MODES = ("backward", "forward", "full", "none")
 
 ANNOTATIONS = frozenset(
@@ -70,9 +77,55 @@ _REFERS_BACK = re.compile(r"\\[1-9]|\\k<")
 
 def refusals_of(document: Json) -> list[Refusal]:
     """Return the refusals of all keywords that a contract cannot have."""
-    return [
+    return check_pattern_budget(document) or [
         refusal for steps, node in _all_schemas(document) for refusal in _check_node(node, steps)
     ]
+
+
+def check_pattern_budget(document: Json) -> list[Refusal]:
+    """Charge every pattern before it is compiled; return a refusal when the budget is spent."""
+    left_bytes = PATTERNS_BYTES_MAX
+    for steps, node in _all_schemas(document):
+        for pattern in patterns_of(node):
+            if len(pattern) > PATTERN_LENGTH_MAX:
+                continue  # refused by its rule, without being compiled
+            # What is not a pattern, or too large, is refused by its rule; finding out costs, too.
+            left_bytes -= pattern_charge(pattern, left_bytes) or _FAILED_CHARGE
+            if left_bytes < 0:
+                reason = f"the patterns together compile to more than {PATTERNS_BYTES_MAX} bytes"
+                return [Refusal(pointer_of(steps), reason)]
+    return []
+
+
+def patterns_of(node: Json) -> list[str]:
+    """Return the patterns of one schema, without those of the schemas inside it."""
+    own = node.get("pattern")
+    named = node.get("patternProperties")
+    return [
+        *([own] if isinstance(own, str) else []),
+        *(named if isinstance(named, dict) else ()),
+    ]
+
+
+def pattern_charge(pattern: str, bytes_max: int = PATTERN_BYTES_MAX) -> int | None:
+    """Return an upper bound of a pattern's compiled bytes; None above the limit, or if it is none.
+
+    Nothing larger than the limit is ever compiled.
+    """
+    for charge in _CHARGES:
+        if charge <= bytes_max and _is_compiled_within(pattern, charge):
+            return charge
+    return None
+
+
+@functools.lru_cache(maxsize=4_096)
+def _is_compiled_within(pattern: str, size_bytes: int) -> bool:
+    options = jsonschema_rs.RegexOptions(size_limit=size_bytes, dfa_size_limit=PATTERN_BYTES_MAX)
+    try:
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
+    except (jsonschema_rs.ValidationError, ValueError):
+        return False
+    return True
 
 
 def _all_schemas(document: Json) -> Iterator[tuple[Steps, Json]]:
@@ -122,9 +175,7 @@ def unsafe_reason(pattern: str) -> str:
     """Return why a regular expression is outside the safe subset, or an empty text."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         return f"the pattern is longer than {PATTERN_LENGTH_MAX} characters"
-    try:
-        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=regex_options())
-    except (jsonschema_rs.ValidationError, ValueError):
+    if pattern_charge(pattern) is None:
         if _LOOKS_AHEAD.search(pattern):
             return "the pattern looks ahead or behind; only linear-time patterns are safe"
         if _REFERS_BACK.search(pattern):

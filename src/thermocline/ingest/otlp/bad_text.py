@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from thermocline.ingest.otlp.outcome import FOREIGN, Tally
+from thermocline.ingest.otlp.part_count import too_many_error
 from thermocline.ingest.otlp.varint import (
     FIXED32,
     FIXED64,
@@ -212,12 +213,28 @@ _JSON_LEVELS: dict[str, tuple[frozenset[str], ...]] = {
     "logs": tuple(json_names(one) for one in ("resource_logs", "scope_logs", "log_records")),
     "traces": tuple(json_names(one) for one in ("resource_spans", "scope_spans", "spans")),
 }
+_JSON_PARTS = json_names("events", "links", "exemplars")
 
 
 def remove_lone_surrogates(signal: str, document: Any, tally: Tally) -> Any:
     """Return a JSON document without the items that have a lone surrogate."""
     kept = _prune_document(document, _JSON_LEVELS[signal], tally)
     return {} if kept is None else kept
+
+
+def check_document(signal: str, document: Any, items_max: int) -> None:
+    """Raise `BodyTooLarge` for a JSON document with more items than the limit."""
+    count, holders = 0, [document]
+    for names in (*_JSON_LEVELS[signal], _JSON_PARTS):
+        below: list[Any] = []
+        for holder in holders:
+            for name in names & holder.keys() if isinstance(holder, dict) else ():
+                held = holder[name]
+                below += held if isinstance(held, list) else [held]
+        count += len(below)
+        if count > items_max:
+            raise too_many_error("items", items_max)
+        holders = below
 
 
 def _prune_document(value: Any, levels: _Levels, tally: Tally) -> Any:

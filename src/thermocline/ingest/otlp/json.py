@@ -16,6 +16,7 @@ OTLP's JSON is protobuf's with exceptions, so protobuf's own JSON parser is not 
 - An item with a text that is not Unicode (bytes that are not UTF-8, a lone surrogate such as
   `\\ud800`), or with a value that its field does not hold, is refused alone, and counted. When no
   item can be taken because of such values, the request is `Invalid`.
+- A request with more values or items than the limits is refused before it is built.
 - What is not JSON, and wrong values outside of items: `Invalid`.
 """
 
@@ -30,9 +31,16 @@ from typing import Any
 import orjson
 
 from thermocline.errors import Invalid
-from thermocline.ingest.otlp.bad_text import DATA, json_names, remove_lone_surrogates
+from thermocline.ingest.json_size import json_values_max
+from thermocline.ingest.otlp.bad_text import (
+    DATA,
+    check_document,
+    json_names,
+    remove_lone_surrogates,
+)
 from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
+from thermocline.ingest.otlp.part_count import too_many_error
 from thermocline.ingest.otlp.protobuf import empty_message, message_batches
 
 MESSAGES_DEEP_MAX = 100  # protobuf's own limit, so that both encodings take the same requests
@@ -68,13 +76,17 @@ def decode_json(
 
     `signal` is one of `SIGNALS`. `arrived_ns` is the time of log records without a time.
     """
+    limits = limits or DecodeLimits()
+    if len(data) > limits.json_values_max and json_values_max(data) > limits.json_values_max:
+        raise too_many_error("json_values", limits.json_values_max)
     message, tally = empty_message(signal), Tally(signal)
     document = _parse_document(signal, data, tally)
     if isinstance(document, dict) and document.keys().isdisjoint(_fields(message.DESCRIPTOR)):
         _check_empty(signal, document, message)
+    check_document(signal, document, limits.items_max)
     filling = _Filling(tally)
     filling.fill(message, document, signal, 0)
-    decoded = message_batches(signal, message, arrived_ns, limits or DecodeLimits(), tally)
+    decoded = message_batches(signal, message, arrived_ns, limits, tally)
     if filling.failure is not None and not decoded.accepted:
         raise filling.failure
     return decoded

@@ -6,6 +6,8 @@ Out:  `DecodedRequest`: batches by table, with counts and a message for the clie
 - Bytes that are no such message, that are nested deeper than protobuf's own limit, or whose items
   are all of another signal: `Invalid`, and nothing of them is taken.
 - An item with a text that is not UTF-8 is refused alone, and counted (`bad_text.py`).
+- A request with more parts than the limits is refused before the official library builds anything
+  from it (`part_count.py`).
 - Fields that this version does not know are ignored, as the specification says. A resource that
   has such fields and no scopes is reported; a request of nothing else is `Invalid`.
 - Requests in the common shape are decoded by compiled code once `warm_up` has returned; the
@@ -19,6 +21,7 @@ from thermocline.errors import Invalid
 from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
+from thermocline.ingest.otlp.part_count import check_parts
 
 SIGNALS = ("metrics", "logs", "traces")
 
@@ -93,7 +96,11 @@ def warm_up() -> None:
 
 
 def _warm_up_signal(signal: str, request: Any) -> None:
-    _decode_compiled(signal, request.SerializeToString(), 1, DecodeLimits())
+    from thermocline.ingest.otlp.compiled.part_scan import scan_parts
+
+    data = request.SerializeToString()
+    _decode_compiled(signal, data, 1, DecodeLimits())
+    check_parts(signal, data, DecodeLimits(items_max=8), scan_parts)
     _warm_signals.add(signal)
 
 
@@ -101,8 +108,18 @@ def decode_official(
     signal: str, data: bytes, *, arrived_ns: int, limits: DecodeLimits
 ) -> DecodedRequest:
     """Return the same rows, always decoded by the official protobuf library."""
+    _check_request(signal, data, limits)
     tally = Tally(signal)
     return message_batches(signal, _parse_message(signal, data, tally), arrived_ns, limits, tally)
+
+
+def _check_request(signal: str, data: bytes, limits: DecodeLimits) -> None:
+    if signal not in _warm_signals:
+        check_parts(signal, data, limits)
+        return
+    from thermocline.ingest.otlp.compiled.part_scan import scan_parts
+
+    check_parts(signal, data, limits, scan_parts)
 
 
 def message_batches(

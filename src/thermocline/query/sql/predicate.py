@@ -14,6 +14,7 @@ Out:  a `Predicate`: a mask for every batch, the columns it reads, the constrain
 """
 
 import threading
+from collections.abc import Iterable
 from functools import lru_cache
 
 import duckdb
@@ -108,6 +109,11 @@ class Predicate:
         """Return the half-open time range outside which the condition is never true."""
         low, high = time_window(time_column, [self.constraints])
         return low, None if high is None else high + 1
+
+    def bounds(self, names: Iterable[str]) -> dict[str, tuple[int | None, int | None]]:
+        """Return `window` for each column that has one."""
+        found = {name: self.window(name) for name in names}
+        return {name: bounds for name, bounds in found.items() if bounds != (None, None)}
 
     def _check_condition(self, where: str, expression: Tree, schema: pa.Schema) -> None:
         """Bind the expression in a WHERE clause, which accepts only a condition on a row."""

@@ -39,6 +39,7 @@ from thermocline.query.worker.protocol import (
 from thermocline.query.worker.query_queue import WAIT_S_DEFAULT, QueryQueue
 from thermocline.query.worker.running_query import ResultStream, RunningQuery
 from thermocline.query.worker.shared_memory import SharedParts
+from thermocline.query.worker.worker_condition import WorkerCondition
 from thermocline.query.worker.worker_process import WorkerProcess
 
 WORKERS_DEFAULT = 2
@@ -183,10 +184,38 @@ class QueryPool:
                 if admitted.start(again if worker.tables == locations else first, locations):
                     return ResultStream(admitted, self.queue.leave)
                 self._give_back(worker, is_fit=False)
-            raise Unavailable(
-                "query workers end before they accept a query",
-                hint="check the memory and the process limits of the machine",
-            )
+            raise _start_error()
+        except BaseException:
+            self.queue.leave(admitted)
+            raise
+
+    def open_condition(
+        self, where: str, schema: pa.Schema, *, tenant: str = "", timeout_s: float | None = None
+    ) -> WorkerCondition:
+        """Wait for a turn, then compile a condition on batches of this schema in a worker.
+
+        It occupies the worker until it is closed. Errors are those of `sql_reader`.
+        """
+        self._check_open()
+        request = WorkerRequest(
+            check_text(where, "where"),
+            None,
+            self._check_timeout(timeout_s),
+            None,
+            schema.serialize().to_pybytes(),
+        )
+        data = _encode_request(request)
+        admitted = self.queue.admit(None, tenant)
+        try:
+            admitted.turn.result()
+            for _ in range(TRIES_MAX):
+                worker = self._take_worker(())
+                admitted.assign(worker, request.timeout_s, {}, self._shared, self._end)
+                self.queue.watch(admitted)
+                if admitted.start(data, worker.tables):
+                    return WorkerCondition(admitted, request.timeout_s, self.queue.leave)
+                self._give_back(worker, is_fit=False)
+            raise _start_error()
         except BaseException:
             self.queue.leave(admitted)
             raise
@@ -271,6 +300,13 @@ class QueryPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _start_error() -> Unavailable:
+    return Unavailable(
+        "query workers end before they accept a query",
+        hint="check the memory and the process limits of the machine",
+    )
 
 
 def _encode_request(request: WorkerRequest) -> bytes:

@@ -36,7 +36,7 @@ FIT, WORN = b"f", b"w"
 
 
 class MessageKind(IntEnum):
-    """The kind of a message; the first three go to the worker, the others come from it."""
+    """The kind of a message; three and `BATCH` go to the worker, the others come from it."""
 
     REQUEST = 1
     INTERRUPT = 2
@@ -48,6 +48,7 @@ class MessageKind(IntEnum):
     END = 8
     FAILED = 9
     REPORT = 10
+    BATCH = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,16 @@ class TableLocation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """One query; `tables` is None when they are the same as in the previous request."""
+    """One query; `tables` is None when they are the same as in the previous request.
+
+    With a `schema` (Arrow's message of one), `query` is a condition on the batches that follow.
+    """
 
     query: str
     params: Any
     timeout_s: float
     tables: tuple[TableLocation, ...] | None
+    schema: bytes | None = None
 
 
 class PeerGone(Exception):

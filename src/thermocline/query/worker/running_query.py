@@ -93,7 +93,7 @@ class RunningQuery:
         if self._reason is not None:
             raise self._finish(self._reason, is_fit=True)
 
-    def start(self, request: bytes, tables: tuple[TableLocation, ...]) -> bool:
+    def start(self, request: bytes, tables: tuple[TableLocation, ...] | None) -> bool:
         """Send the request; False when the worker ended before it accepted: try another one."""
         worker = self.worker
         assert worker is not None
@@ -134,6 +134,20 @@ class RunningQuery:
         except BaseException:
             self._finish_interrupted()
             raise
+
+    def send_batch(self, data: Any) -> None:
+        """Send rows to a worker that evaluates a condition on them; empty data ends it."""
+        assert self.worker is not None
+        try:
+            self.worker.send(MessageKind.BATCH, data)
+        except PeerGone:
+            lost = self._lost_worker_error(self.worker.cause_of_end())
+            raise self._finish(self._reason or lost, is_fit=False) from None
+
+    def move_deadline(self, deadline_s: float) -> None:
+        """Set when the query must end; the caller watches it if that is earlier than before."""
+        with self._lock:
+            self.deadline_s = deadline_s
 
     def _receive_rows(self, worker: WorkerProcess) -> memoryview | None:
         while True:

@@ -9,11 +9,14 @@ Out:  Arrow IPC bytes over the same socket, then `END` with the number of rows, 
   pool's process ends, the worker exits at once.
 - If a query runs past its timeout and the pool does not kill the worker, the operating system's
   alarm does, without cooperation of the engine.
+- A condition is a query whose rows come in batches: the worker answers each batch with the mask of
+  the rows that match.
 - Tables stay open between queries and are registered again only when they changed.
 
 A worker starts no process and reads only its tables; the pool gives it its spill folder.
 """
 
+import json
 import os
 import queue
 import re
@@ -22,6 +25,7 @@ import socket
 import threading
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from thermocline.cold.storage.open_storage import open_storage
@@ -36,6 +40,7 @@ from thermocline.errors import (
 from thermocline.hot.tier import HotSnapshot
 from thermocline.query import spill
 from thermocline.query.session import Session
+from thermocline.query.sql.predicate import compile_predicate
 from thermocline.query.worker.memory_limit import (
     ALLOWANCE_BYTES,
     can_allocate,
@@ -94,6 +99,7 @@ class Worker:
         self._channel = channel
         self._settings = settings
         self._requests: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         self._hot: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
         self._is_interrupted = threading.Event()
         self._tables: dict[str, tuple[TableLocation, ColdTable]] = {}
@@ -107,6 +113,7 @@ class Worker:
             spill_limit_bytes=settings.spill_bytes,
         )
         self._session.sql(_WARM_UP)
+        compile_predicate("x", pa.schema([("x", pa.bool_())]))
         # Order matters: set the limit after everything is loaded that all queries share.
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         raise_file_limit()
@@ -137,6 +144,8 @@ class Worker:
                 elif kind is MessageKind.INTERRUPT:
                     self._is_interrupted.set()
                     self._session.interrupt()
+                elif kind is MessageKind.BATCH:
+                    self._batches.put(data)
                 elif kind is MessageKind.HOT:
                     answer = unpack_value(data)
                     count = len(answer.parts) if isinstance(answer, SnapshotHeader) else 0
@@ -171,6 +180,8 @@ class Worker:
     def _run_query(self, request: WorkerRequest) -> int:
         signal.setitimer(signal.ITIMER_REAL, request.timeout_s + ALARM_GRACE_S)
         try:
+            if request.schema is not None:
+                return self._match_batches(request)
             self._register_tables(request.tables)
             reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
             send(self._channel, MessageKind.REPORT, pack_value(report))
@@ -184,6 +195,28 @@ class Worker:
             raise Unavailable(
                 "the query worker failed", hint="run the query again", error=str(error)
             ) from error
+
+    def _match_batches(self, request: WorkerRequest) -> int:
+        """Answer each batch with the mask of the rows that match; return the number of rows."""
+        while not self._batches.empty():  # of a condition that was abandoned
+            self._batches.get()
+        schema = pa.ipc.read_schema(pa.py_buffer(request.schema))
+        condition = compile_predicate(request.query, schema)
+        bounds = condition.bounds(schema.names)
+        about = json.dumps({"columns": condition.columns, "bounds": bounds}).encode()
+        send(self._channel, MessageKind.ROWS, COUNT.pack(0), about)
+        rows = 0
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # the pool's process may read for long
+            data = self._batches.get()
+            signal.setitimer(signal.ITIMER_REAL, request.timeout_s + ALARM_GRACE_S)
+            if not data:
+                return rows
+            with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+                mask = condition.mask(stream.read_next_batch())
+            bits = np.packbits(mask.to_numpy(zero_copy_only=False), bitorder="little")
+            send(self._channel, MessageKind.ROWS, COUNT.pack(len(mask)), bits)
+            rows += len(mask)
 
     def _register_tables(self, notes: tuple[TableLocation, ...] | None) -> None:
         """Make the session's tables those of the request; unchanged tables stay open."""

@@ -8,6 +8,8 @@ Out:  the same `DecodedRequest` as the official decoder; or None, and the offici
   bytes.
 - The cache is bounded and is cleared completely when it is full.
 - The official decoder handles every request with anything to refuse or to note.
+- Before the official library decodes more than a few bytes of a request, the parts of the request
+  are counted: compiled code reads a part in nanoseconds, the library builds it in microseconds.
 - Each thread has a separate cache for each signal, so nothing is shared or locked.
 """
 
@@ -28,6 +30,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.compiled.attribute_text import PairCache
 from thermocline.ingest.otlp.compiled.numba_support import Bytes
+from thermocline.ingest.otlp.compiled.part_scan import is_within_limits
 from thermocline.ingest.otlp.compiled.protobuf_wire import (
     FULL,
     InternTable,
@@ -81,7 +84,7 @@ class SignalPlan:
     attributes_tag: int
     shared_fields: Sequence[tuple[str, pa.DataType]]
     decoders: Mapping[int, "Callable[[DecodeMemory, int, bytes, ValueRenderer], Any]"]
-    scan: Callable[[Bytes, InternTable, RequestItems], tuple[int, Any]]
+    scan: Callable[[Bytes, InternTable, RequestItems, int], tuple[int, Any]]
     build: "Callable[[ScannedRequest], dict[str, pa.RecordBatch]]"
 
 
@@ -171,6 +174,17 @@ class DecodeMemory:
         self._keep_texts(texts)
         return not self.table.is_bad[first:last].any()
 
+    def new_bytes(self) -> int:
+        """Return the size of the entries that are not decoded yet."""
+        starts, last = self.table.starts, int(self.table.totals[0])
+        return int(starts[last] - starts[len(self.entries)])
+
+    def refuse_new_entries(self) -> None:
+        """Leave the entries that are not decoded yet to the official decoder, each time."""
+        first, last = len(self.entries), int(self.table.totals[0])
+        self.table.is_bad[first:last] = 1
+        self.entries += [None] * (last - first)
+
     def _decode_entry(self, number: int, context: int, raw: bytes, values: ValueRenderer) -> Any:
         """Return the decoded form of bytes; None if the official decoder must handle them."""
         if context == ATTRIBUTES:
@@ -251,6 +265,11 @@ class ScannedRequest:
     values: ValueRenderer
     arrived_ns: int
 
+    def check_parts(self) -> None:
+        """Raise `UncommonShape` when the official library must not decode the items themselves."""
+        if not is_within_limits(self.tally.signal, self.data, self.memory.limits):
+            raise UncommonShape
+
 
 _threads = threading.local()
 
@@ -269,8 +288,14 @@ def decode_request(
         if memory is None or memory.limits != limits:
             memory = memories[plan.signal] = DecodeMemory(plan, limits, pairs)
         memory.decode_new_entries()  # entries that an earlier scan added before it failed
-        items = new_items(raw.size)
-        code, columns = plan.scan(raw, memory.table, items)
+        items = new_items(raw.size, limits.items_max)
+        code, columns = plan.scan(raw, memory.table, items, limits.items_max)
+        if memory.new_bytes() > 2 * limits.items_max and (
+            code != 0 or not is_within_limits(plan.signal, data, limits)
+        ):
+            memory.refuse_new_entries()
+            if code == 0:
+                return None
         if code != FULL:
             if code != 0 or not memory.decode_new_entries():
                 return None

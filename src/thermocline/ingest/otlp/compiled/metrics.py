@@ -73,6 +73,8 @@ def _build_batches(scanned: ScannedRequest) -> dict[str, pa.RecordBatch]:
     columns: PointColumns = scanned.columns
     rows, with_exemplars, others = scanned.items.counts[POINTS:].tolist()
     values, tally = scanned.values, scanned.tally
+    if others or with_exemplars:
+        scanned.check_parts()
     points = PointRows(values, tally)
     for start, end, origin in scanned.items.rows[:others].tolist():
         metric = Metric.FromString(bytes(scanned.data[start:end]))

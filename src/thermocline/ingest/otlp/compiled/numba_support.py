@@ -28,7 +28,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Bytes = npt.NDArray[np.uint8]
 
 _NAMES = ("numba_support", "protobuf_wire", "scan_items", "scan_metrics", "scan_records")
-_MODULES = tuple(f"thermocline.ingest.otlp.compiled.{name}" for name in _NAMES)
+_MODULES = (
+    "thermocline.ingest.otlp.part_count",
+    *(f"thermocline.ingest.otlp.compiled.{name}" for name in _NAMES),
+)
 
 
 def compile_native(function: Function) -> Function:

@@ -188,6 +188,7 @@ def _body_columns(records: _ScannedRecords) -> tuple[pa.Array, pa.Array]:
     is_other = kinds == OTHER_BODY
     if not is_other.any():
         return texts, typed
+    records.scanned.check_parts()
     made = [
         records.scanned.values.body(AnyValue.FromString(bytes(records.scanned.data[start:end])))
         for start, end in spans[is_other].tolist()
@@ -254,6 +255,7 @@ def _event_and_link_columns(records: _ScannedRecords) -> tuple[pa.Array, pa.Arra
     if not is_rich.any():
         return pa.nulls(records.rows, kinds[0]), pa.nulls(records.rows, kinds[1])
     scanned = records.scanned
+    scanned.check_parts()
     values, tally = scanned.values, scanned.tally
     events: list[Any] = [None] * records.rows
     links: list[Any] = [None] * records.rows
@@ -273,7 +275,7 @@ def decode_records(
 
 
 def _scan(
-    plan: RecordPlan, raw: Bytes, table: InternTable, items: RequestItems
+    plan: RecordPlan, raw: Bytes, table: InternTable, items: RequestItems, _items_max: int
 ) -> tuple[int, RecordColumns]:
     columns = new_record_columns(items.rows.shape[0], plan)
     return scan_records(raw, plan, table, items, columns), columns

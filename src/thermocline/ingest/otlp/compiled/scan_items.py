@@ -47,10 +47,10 @@ class RequestItems(NamedTuple):
     scratch: Bytes
 
 
-def new_items(size_bytes: int) -> RequestItems:
-    """Return room for the expected items of a request of this many bytes."""
+def new_items(size_bytes: int, items_max: int) -> RequestItems:
+    """Return room for the expected items of a request of this many bytes, up to a limit."""
     return RequestItems(
-        rows=np.empty((size_bytes // ITEM_BYTES_MIN + 1, 3), np.int32),
+        rows=np.empty((min(size_bytes // ITEM_BYTES_MIN, items_max) + 1, 3), np.int32),
         counts=np.zeros(5, np.int64),
         head=np.zeros(4, np.int64),
         scratch=np.empty(size_bytes + KEY_BYTES_MAX, np.uint8),

@@ -64,15 +64,16 @@ class PointColumns(NamedTuple):
     exemplars: npt.NDArray[np.int32]
 
 
-def scan_points(data: Bytes, table: InternTable, items: RequestItems) -> tuple[int, PointColumns]:
+def scan_points(
+    data: Bytes, table: InternTable, items: RequestItems, items_max: int
+) -> tuple[int, PointColumns]:
     """Return the result of `scan_metrics`, and the columns that it has filled."""
-    columns = _new_point_columns(data.size)
+    columns = _new_point_columns(min(data.size // POINT_BYTES_MIN, items_max) + 1)
     return scan_metrics(data, table, items, columns), columns
 
 
-def _new_point_columns(size_bytes: int) -> PointColumns:
-    """Return columns with room for all points of a request of this many bytes."""
-    rows = size_bytes // POINT_BYTES_MIN + 1
+def _new_point_columns(rows: int) -> PointColumns:
+    """Return columns with room for this many points."""
     # One array, because the C library returns many to the system and faults their pages in again.
     time, start, bits, flags = np.empty((4, rows), np.uint64)
     return PointColumns(

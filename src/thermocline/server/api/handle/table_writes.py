@@ -18,13 +18,13 @@ from starlette.types import Send
 
 from thermocline.cold.change.update import UpdateReport
 from thermocline.errors import Invalid, ThermoclineError
+from thermocline.ingest.json_size import json_values_max
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.incoming import (
     idempotency_key_of,
     read_body,
 )
-from thermocline.server.api.http.json_size import json_values_max
 from thermocline.server.api.http.reply import encode_answer, send_answer
 from thermocline.server.api.http.rows import (
     VALUE_BYTES,
