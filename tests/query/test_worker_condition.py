@@ -44,7 +44,14 @@ def pool():
 
 
 @pytest.mark.parametrize(
-    "where", ["x > 3", "b", "s is null or x in (4, 9)", "ts >= '2024-06-01T05:00:00Z' and x < 90"]
+    "where",
+    [
+        "x > 3",
+        "s = 'aa'",
+        "b",
+        "s is null or x in (4, 9)",
+        "ts >= '2024-06-01T05:00:00Z' and x < 90",
+    ],
 )
 @pytest.mark.parametrize("slice_bytes", [100, 16 << 20])
 def test_a_worker_answers_as_this_process_does(pool, monkeypatch, where, slice_bytes):

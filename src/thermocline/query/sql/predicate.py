@@ -14,7 +14,6 @@ Out:  a `Predicate`: a mask for every batch, the columns it reads, the constrain
 """
 
 import threading
-from collections.abc import Iterable
 from functools import lru_cache
 
 import duckdb
@@ -110,9 +109,14 @@ class Predicate:
         low, high = time_window(time_column, [self.constraints])
         return low, None if high is None else high + 1
 
-    def bounds(self, names: Iterable[str]) -> dict[str, tuple[int | None, int | None]]:
-        """Return `window` for each column that has one."""
-        found = {name: self.window(name) for name in names}
+    def bounds(self, schema: pa.Schema) -> dict[str, tuple[int | None, int | None]]:
+        """Return `window` for each column that can be a table's index and has one."""
+        may_be_index = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_date)
+        found = {
+            field.name: self.window(field.name)
+            for field in schema
+            if any(is_kind(field.type) for is_kind in may_be_index)
+        }
         return {name: bounds for name, bounds in found.items() if bounds != (None, None)}
 
     def _check_condition(self, where: str, expression: Tree, schema: pa.Schema) -> None:

@@ -202,7 +202,7 @@ class Worker:
             self._batches.get()
         schema = pa.ipc.read_schema(pa.py_buffer(request.schema))
         condition = compile_predicate(request.query, schema)
-        bounds = condition.bounds(schema.names)
+        bounds = condition.bounds(schema)
         about = json.dumps({"columns": condition.columns, "bounds": bounds}).encode()
         send(self._channel, MessageKind.ROWS, COUNT.pack(0), about)
         rows = 0
