@@ -39,12 +39,12 @@ from thermocline.ingest.entity_limit import EntityLimit
 from thermocline.ingest.idempotency import RequestLedger, request_key
 from thermocline.ingest.rows import TrustedRows, fit_rows, rows_table
 from thermocline.snapshot import TableView, resolve_view
-from thermocline.table import At, Condition, TimeSeriesTable
+from thermocline.table import At, RowCondition, TimeSeriesTable
 
 DIRECT_BYTES_MIN = 16 << 20
 GATE_WAIT_S = 30.0
 
-OpenCondition: TypeAlias = Callable[[str, pa.Schema], AbstractContextManager[Condition]]
+OpenCondition: TypeAlias = Callable[[str, pa.Schema], AbstractContextManager[RowCondition]]
 
 
 class OpenReaders:
@@ -317,7 +317,9 @@ class LakeTable(TimeSeriesTable):
         self.flush()
         return super().delete(where, start=start, end=end)
 
-    def _open_condition(self, where: str, schema: pa.Schema) -> AbstractContextManager[Condition]:
+    def _open_condition(
+        self, where: str, schema: pa.Schema
+    ) -> AbstractContextManager[RowCondition]:
         if self._conditions is None:
             return super()._open_condition(where, schema)
         return self._conditions(where, schema)
@@ -390,7 +392,7 @@ class WriteGate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = threading.RowCondition()
         self._writes = 0
         self._is_closed = False
 

@@ -71,7 +71,7 @@ At = object
 """A version (int), an instant (datetime or ISO text), or None for the newest."""
 
 
-class Condition(Protocol):
+class RowCondition(Protocol):
     """A compiled condition on rows: which columns it reads, and which rows of a batch match."""
 
     columns: tuple[str, ...]
@@ -259,7 +259,9 @@ class TimeSeriesTable:
             window = window.intersect(*condition.window(state.spec.time_column))
             return self.cold.delete(condition.mask, condition.columns, window)[0].version
 
-    def _open_condition(self, where: str, schema: pa.Schema) -> AbstractContextManager[Condition]:
+    def _open_condition(
+        self, where: str, schema: pa.Schema
+    ) -> AbstractContextManager[RowCondition]:
         """Return a compiled condition; here the process of the caller evaluates it."""
         from thermocline.query.sql.predicate import compile_predicate
 
