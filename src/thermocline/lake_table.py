@@ -392,7 +392,7 @@ class WriteGate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.RowCondition()
+        self._changed = threading.Condition()
         self._writes = 0
         self._is_closed = False
 
