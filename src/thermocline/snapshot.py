@@ -137,6 +137,18 @@ def narrow_view(view: TableView, low_ns: int | None, high_ns: int | None) -> Tab
     return TableView(view.state, tuple(kept), view.pairing)
 
 
+def hot_pieces(view: TableView) -> list[tuple[int, int, int]]:
+    """Return first time, last time and number of rows of each hot part."""
+    time_id = view.state.schema.column(view.state.spec.time_column).id if view.parts else 0
+    return [
+        (
+            *part.bounds(_find_schema(view.state, part.schema_id).by_id[time_id].name),
+            part.batch.num_rows,
+        )
+        for part in view.parts
+    ]
+
+
 def read_hot_window(
     view: TableView, names: Sequence[str], window: TimeWindow
 ) -> Iterator[pa.RecordBatch]:

@@ -32,6 +32,7 @@ from thermocline.errors import (
 )
 from thermocline.machine import core_count
 from thermocline.query import spill
+from thermocline.query.series.quantile import MACROS
 from thermocline.query.sql.engine_types import quote_text
 from thermocline.query.sql.scan import file_pattern
 
@@ -63,6 +64,8 @@ class Engine:
         self._remove_spill = weakref.finalize(self, spill.remove_folder, self._spill)
         try:
             self._database = duckdb.connect(":memory:")
+            for macro in MACROS:
+                self._database.execute(macro)
             self._parsers = deque(self._open_parser() for _ in range(PARSERS))
             settings = self._settings(limits)
             self._database.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))

@@ -27,11 +27,25 @@ from thermocline.format.bucket import Bucket
 from thermocline.format.instant import TimeNs, format_instant
 from thermocline.hot.tier import HotSnapshot
 from thermocline.names import is_table_name
+from thermocline.query.sql.allowed_functions import SERIES_FUNCTIONS
 from thermocline.query.sql.constant import ConstantValue
 from thermocline.query.sql.gate import RESERVED_PREFIXES
 from thermocline.snapshot import TableView, measure_coverage, resolve_view
 
-ARGUMENTS = {"gaps": (1, 3), "coverage": (1, 1), "history": (1, 1)}
+ARGUMENTS = {
+    "gaps": (1, 3),
+    "coverage": (1, 1),
+    "history": (1, 1),
+    "fill_gaps": (2, 3),
+    **dict.fromkeys(SERIES_FUNCTIONS, (2, 3)),
+}
+USAGE = {
+    "gaps": "gaps('t'), gaps('t', start, end)",
+    "coverage": "coverage('t')",
+    "history": "history('t')",
+    "fill_gaps": "fill_gaps((select ...), '1 minute', 'previous')",
+    **{name: f"{name}('metric_points', '1 minute')" for name in SERIES_FUNCTIONS},
+}
 
 
 @dataclass(frozen=True, slots=True)

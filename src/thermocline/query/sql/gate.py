@@ -23,8 +23,10 @@ from thermocline.errors import Invalid
 from thermocline.query.sql.allowed_functions import (
     CLOCK_FUNCTIONS,
     CLOCK_WORDS,
+    FILL_FUNCTION,
     FUNCTIONS,
     OPERATORS,
+    OWN_FUNCTIONS,
     OWN_TABLE_FUNCTIONS,
     TABLE_FUNCTIONS,
 )
@@ -117,7 +119,11 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """One call of a Thermocline table function: `gaps`, `coverage` or `history`."""
+    """One call of a Thermocline table function, such as `gaps` or `rate`.
+
+    The first argument of `fill_gaps` is a subquery. It passes the gate when it is prepared, as a
+    separate statement.
+    """
 
     function: str
     arguments: tuple[Tree, ...]
@@ -356,10 +362,25 @@ class _GateWalk:
             if any(argument["name"] for argument in function["arguments"]):
                 raise _refusal("this function takes arguments by position only", function=name)
             self.calls.append(FunctionCall(name, arguments, node))
+            if name == FILL_FUNCTION:
+                self._visit_fill(node, function, scope)
+                return
         elif name not in TABLE_FUNCTIONS:
             raise _refusal("this table function is not allowed", function=name)
         self._queue_children(node, scope, skip=("function",))
         self._queue_children(function, scope)
+
+    def _visit_fill(self, node: Tree, function: Tree, scope: _Scope) -> None:
+        """Visit a call of `fill_gaps` except its subquery."""
+        arguments = function["arguments"]
+        if not arguments or arguments[0]["expression"].get("subquery_type") != "SCALAR":
+            raise Invalid(
+                "fill_gaps takes a query in brackets as its first argument",
+                hint="write: from fill_gaps((select ...), '1 minute', 'previous')",
+            )
+        self._queue_children(node, scope, skip=("function",))
+        self._queue_children(function, scope, skip=("arguments",))
+        self._waiting.append((arguments[1:], scope))
 
     def _visit_expression(self, node: Tree, scope: _Scope) -> None:
         kind = node["class"]
@@ -367,7 +388,7 @@ class _GateWalk:
             raise _refusal("this kind of expression is not allowed", expression=kind)
         if kind in ("FUNCTION", "WINDOW"):
             name = _plain_name(node)
-            if name not in FUNCTIONS and name not in OPERATORS:
+            if name not in FUNCTIONS | OWN_FUNCTIONS and name not in OPERATORS:
                 raise _refusal("this function is not allowed", function=name)
             if node.get("export_state"):
                 raise _refusal("this function is not allowed", function="export_state")

@@ -151,10 +151,10 @@ def find_constraints(
     parameters: Parameters,
     cache: ConditionCache,
 ) -> list[list[Constraint]]:
-    """Return the constraints on each reference of the statement, in the order of the references.
+    """Return the constraints on each reference and call of the statement, in their order.
 
-    `shapes` are those of the references; None for a table that is not pruned. `cache` is the
-    one of this statement. When a constant
+    `shapes` are those of the references, then those of the calls; None for one that is not pruned.
+    `cache` is the one of this statement. When a constant
     reads the clock, the cursor must be in the transaction that the query will run in.
     """
     kept = cache.last
@@ -200,6 +200,8 @@ def _find_conditions(
         for place, reference in enumerate(statement.references)
         if reference.table not in statement.expressions
     }
+    calls = enumerate(statement.calls, len(statement.references))
+    known |= {id(call.node): place for place, call in calls}
     root = statement.tree["node"]
     found: list[Condition] = []
     for node in statement.nodes:
@@ -260,7 +262,8 @@ def _collect_items(
 def _make_item(
     node: Tree, known: Mapping[int, int], shapes: Sequence[Shape | None], *, is_pushable: bool
 ) -> _FromItem:
-    alias = (node["alias"] or node.get("table_name") or "").lower()
+    called = node["function"]["function_name"] if node["type"] == "TABLE_FUNCTION" else ""
+    alias = (node["alias"] or node.get("table_name") or called).lower()
     place = known.get(id(node))
     if node["type"] == "EMPTY":
         return _FromItem("", None, Shape({}, {}), is_pushable)

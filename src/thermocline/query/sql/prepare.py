@@ -9,6 +9,7 @@ Out:  a `PreparedQuery`: text with a relation in place of every table, for this 
 - A query that reads the clock runs in the same transaction as the constants used for pruning.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from thermocline.cold.segment.parquet import read_rows
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid
+from thermocline.errors import Invalid, Overloaded, ThermoclineError
 from thermocline.format import instant
 from thermocline.format.argument import check_parameters
 from thermocline.format.log.action import Segment
@@ -28,14 +29,18 @@ from thermocline.format.schema import Schema
 from thermocline.query.cache import LruCache
 from thermocline.query.engine import translate_errors
 from thermocline.query.report import QueryReport, TableReport
+from thermocline.query.series.evaluate import TimeSlice
+from thermocline.query.series.gap_fill import MODES, NULL, fill_gaps
 from thermocline.query.source import (
     ARGUMENTS,
+    USAGE,
     QuerySnapshot,
     Source,
     answer_function,
     unknown_table_error,
     view_at,
 )
+from thermocline.query.sql.allowed_functions import FILL_FUNCTION, SERIES_FUNCTIONS
 from thermocline.query.sql.constant import (
     Constant,
     ConstantValue,
@@ -51,7 +56,13 @@ from thermocline.query.sql.exact_constant import (
     check_compared_constants,
     find_column_constants,
 )
-from thermocline.query.sql.gate import INTERNAL_PREFIX, FunctionCall, Statement, rows_needed
+from thermocline.query.sql.gate import (
+    INTERNAL_PREFIX,
+    FunctionCall,
+    Statement,
+    admit,
+    rows_needed,
+)
 from thermocline.query.sql.plan import (
     ConditionCache,
     Constraint,
@@ -68,8 +79,18 @@ from thermocline.query.sql.scan import (
     file_relation,
     names_needed,
 )
-from thermocline.query.sql.syntax import Tree
-from thermocline.snapshot import TableView, hot_rows, narrow_view
+from thermocline.query.sql.series_call import (
+    SeriesCall,
+    answer_call,
+    find_slices,
+    label_constraints,
+    parse_call,
+    parse_width,
+    source_columns,
+    wants,
+)
+from thermocline.query.sql.syntax import Tree, statement_text, with_parameters
+from thermocline.snapshot import TableView, hot_pieces, hot_rows, narrow_view
 
 _INSTANT_TYPE = "TIMESTAMPTZ_NS"
 _SHAPES_KEPT_MAX = 256
@@ -217,6 +238,7 @@ class _Preparation:
         sources: Mapping[str, Source],
         parameters: Parameters,
         may_read: Callable[[str], bool],
+        snapshot: QuerySnapshot | None = None,
     ) -> None:
         self._may_read = may_read
         self._cursor = cursor
@@ -224,11 +246,13 @@ class _Preparation:
         self._statement = known.statement
         self._sources = sources
         self._parameters = parameters
-        self._snapshot = QuerySnapshot()
+        self._snapshot = snapshot or QuerySnapshot()
         self._views: list[TableView | None] = []
         self._located: dict[_TableFile, str] = {}
         self._counts: dict[str, _ReadCounts] = {}
         self._has_extras = False
+        self._series: dict[int, SeriesCall] = {}
+        self._constraints: list[list[Constraint]] | None = None
 
     def open_versions(self) -> None:
         for reference in self._statement.references:
@@ -240,29 +264,145 @@ class _Preparation:
                 self._views.append(self._snapshot.newest(source) if source.table else None)
 
     def register_calls(self) -> None:
-        for place, call in enumerate(self._statement.calls):
-            rows = self._answer_call(call)
+        """Answer every call, then register all answers: a subquery may register its calls, too."""
+        calls = self._statement.calls
+        arguments = [self._evaluate_arguments(call) for call in calls]
+        for place, (call, values) in enumerate(zip(calls, arguments, strict=True)):
+            if call.function in SERIES_FUNCTIONS:
+                self._series[place] = self._parse_series_call(call.function, values)
+        answers = [
+            self._answer_call(place, call, values)
+            for place, (call, values) in enumerate(zip(calls, arguments, strict=True))
+        ]
+        for place, rows in enumerate(answers):
             with translate_errors():
                 self._cursor.register(call_view_name(place), rows)
 
-    def _answer_call(self, call: FunctionCall) -> pa.Table:
+    def _evaluate_arguments(self, call: FunctionCall) -> list[ConstantValue]:
         least, most = ARGUMENTS[call.function]
         if not least <= len(call.arguments) <= most:
             raise Invalid(
                 "wrong number of arguments for this function",
-                hint="gaps('t'), gaps('t', start, end), coverage('t'), history('t')",
+                hint=USAGE[call.function],
                 function=call.function,
             )
-        values = [self._evaluate_constant(argument, call.function) for argument in call.arguments]
+        given = call.arguments[1:] if call.function == FILL_FUNCTION else call.arguments
+        values = [self._evaluate_constant(argument, call.function) for argument in given]
+        if call.function == FILL_FUNCTION:
+            return values
         name = values[0].value
         if not isinstance(name, str):
             hint = f"write the table's name as a text: {call.function}('name')"
             raise Invalid("the first argument must be the name of a table", hint=hint)
         if name.lower() not in self._sources:
             raise unknown_table_error(name, [source.name for source in self._sources.values()])
-        return answer_function(
-            self._snapshot, self._sources[name.lower()], call.function, values[1:]
+        return values
+
+    def _parse_series_call(self, function: str, values: Sequence[ConstantValue]) -> SeriesCall:
+        name = values[0].value.lower()
+        state = self._snapshot.newest(self._sources[name]).state
+        return parse_call(function, values, name, state)
+
+    def _answer_call(
+        self, place: int, call: FunctionCall, values: Sequence[ConstantValue]
+    ) -> pa.Table:
+        if call.function == FILL_FUNCTION:
+            return self._answer_fill(call, values)
+        if place in self._series:
+            constraints = self._find_constraints()[len(self._statement.references) + place]
+            return self._answer_series(place, self._series[place], constraints)
+        source = self._sources[values[0].value.lower()]
+        return answer_function(self._snapshot, source, call.function, values[1:])
+
+    def _answer_fill(self, call: FunctionCall, values: Sequence[ConstantValue]) -> pa.Table:
+        """Run the subquery of `fill_gaps` on the same versions, and fill the gaps of its answer."""
+        window_ns = parse_width(values[0], "window")
+        mode = values[1].value if len(values) > 1 else NULL
+        if mode not in MODES:
+            raise Invalid(
+                "unknown way to fill gaps", hint=f"use one of {', '.join(MODES)}", mode=mode
+            )
+        tree = call.arguments[0]["subquery"]
+        statement = admit(self._cursor, statement_text(self._cursor, with_parameters(tree)))
+        return fill_gaps(self._run_subquery(statement), window_ns, str(mode))
+
+    def _run_subquery(self, statement: Statement) -> pa.Table:
+        """Return the rows of a query that sees the same versions as this one."""
+        for name, written in statement.tables.items():
+            if name not in self._sources:
+                known = [source.name for source in self._sources.values()]
+                raise unknown_table_error(written, known)
+        inner = _Preparation(
+            self._cursor,
+            StatementCache(statement),
+            self._sources,
+            {name: self._parameters[name] for name in statement.parameters},
+            self._may_read,
+            self._snapshot,
         )
+        ready = make_template(self._cursor, statement)
+        inner.open_versions()
+        inner.register_calls()
+        relations, files = inner.make_relations(ready)
+        parameters = {name: self._parameters[name] for name in ready.parameters}
+        self._counts |= inner._counts
+        self._located |= inner._located
+        return self._run_text(ready.fill(relations), files, parameters)
+
+    def _run_text(
+        self, text: str, files: Mapping[str, str], parameters: Parameters | None = None
+    ) -> pa.Table:
+        """Return the rows of a generated text; `Corruption` when a file that it reads changed."""
+        try:
+            with translate_errors(files):
+                relation = self._cursor.sql(text, params=parameters or None)
+                rows: pa.Table = relation.to_arrow_table()
+                return rows
+        except Overloaded:
+            raise
+        except ThermoclineError:
+            self.recheck()
+            raise
+
+    def _answer_series(
+        self, place: int, call: SeriesCall, constraints: Sequence[Constraint]
+    ) -> pa.Table:
+        """Return the rows of `rate` and its like; conditions of the query restrict what is read."""
+        source = self._sources[call.table]
+        view = self._snapshot.newest(source)
+        state, time = view.state, view.state.spec.time_column
+        needed = source_columns(call, state)
+        labels = label_constraints(constraints)
+        segments = prune_segments(state, [labels])
+        cold = [(int(one.ts_min), int(one.ts_max), one.row_count) for one in segments]
+        hot = hot_pieces(view)
+        pieces = [*cold, *hot]
+        wants_buckets = call.function.wants_buckets and wants(self._statement.columns, "histogram")
+        slices, windows_from = find_slices(call, pieces, constraints, wants_buckets=wants_buckets)
+        used: set[str] = set()
+        turns = itertools.count()
+
+        def read(part: TimeSlice, make_text: Callable[[str], str]) -> pa.Table:
+            high_ns = part.high_ns - 1
+            inside = [*labels, Constraint(time, part.low_ns, high_ns)]
+            chosen = prune_segments(state, [inside])
+            used.update(one.segment_id for one in chosen)
+            warm = narrow_view(view, part.low_ns, high_ns)
+            prefix = f"{INTERNAL_PREFIX}call{place}_{next(turns)}_"
+            made = self._build_relation(call.table, view, warm, chosen, prefix, needed)
+            rows = self._run_text(make_text(made.item), made.files)
+            for name in made.rows:
+                self._cursor.unregister(name)
+            return rows
+
+        mentioned = self._statement.columns
+        rows = answer_call(call, state, slices, windows_from, constraints, mentioned, read)
+        self._counts[call.table] = _ReadCounts(
+            sum(count for _, _, count in hot),
+            sum(one.row_count - one.deleted_count for one in segments if one.segment_id in used),
+            len(used),
+        )
+        return rows
 
     def _evaluate_constant(self, expression: Tree, place: str) -> ConstantValue:
         """Return the value of an argument or `AS OF` expression; `Invalid` if it has none."""
@@ -284,17 +424,10 @@ class _Preparation:
         if kept is not None and self._still_holds(kept):
             self._counts |= kept.counts
             return dict(kept.relations), dict(kept.files)
-        shapes = self._shapes()
         if self._known.column_constants is None:
             self._known.column_constants = list(find_column_constants(self._statement))
-        check_compared_constants(self._known.column_constants, shapes, self._parameters)
-        found = find_constraints(
-            self._cursor,
-            self._statement,
-            shapes,
-            self._parameters,
-            self._known.conditions,
-        )
+        check_compared_constants(self._known.column_constants, self._shapes(), self._parameters)
+        found = self._find_constraints()
         relations: dict[int, str] = {}
         files: dict[str, str] = {}
         viewed: dict[str, list[list[Constraint]]] = {}
@@ -322,6 +455,19 @@ class _Preparation:
             needed = tuple(self._located)
             self._known.text = _KeptText(self._states(), needed, relations, files, self._counts)
         return relations, files
+
+    def _find_constraints(self) -> list[list[Constraint]]:
+        """Return the constraints on every reference, then on every call."""
+        if self._constraints is None:
+            calls = range(len(self._statement.calls))
+            shapes = [
+                *self._shapes(),
+                *(self._series[place].shape if place in self._series else None for place in calls),
+            ]
+            self._constraints = find_constraints(
+                self._cursor, self._statement, shapes, self._parameters, self._known.conditions
+            )
+        return self._constraints
 
     @property
     def leaves_nothing(self) -> bool:
@@ -384,14 +530,6 @@ class _Preparation:
         if table is None or view is None:
             return file_relation(source.path)
         state = view.state
-
-        def locate(segment: Segment) -> str:
-            return self._locate(_TableFile(name, segment.path, segment.file_size, segment.checksum))
-
-        def read(segment: Segment) -> pa.Table:
-            rows = read_rows(table.storage, state, segment)
-            return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
-
         needed = self._statement.columns if is_inline else None
         if needed is not None and not needed:
             return self._count_rows(name, view)
@@ -402,13 +540,36 @@ class _Preparation:
             segments = state.segments.holding(limit)
         prefix = f"{INTERNAL_PREFIX}{place}_"
         warm = narrow_view(view, *time_window(state.spec.time_column, alternatives))
-        hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None
         before = self._counts.get(name, _ReadCounts())
         self._counts[name] = _ReadCounts(
-            before.hot_rows + (hot.num_rows if hot is not None else 0),
+            before.hot_rows + sum(part.batch.num_rows for part in warm.parts),
             before.cold_rows + sum(one.row_count - one.deleted_count for one in segments),
             before.files + len(segments),
         )
+        return self._build_relation(name, view, warm, segments, prefix, needed)
+
+    def _build_relation(
+        self,
+        name: str,
+        view: TableView,
+        warm: TableView,
+        segments: Sequence[Segment],
+        prefix: str,
+        needed: frozenset[str] | None,
+    ) -> ScanRelation:
+        """Return the relation of these segments and the hot rows of `warm`, set on the cursor."""
+        state, table = view.state, self._sources[name].table
+        assert table is not None
+        storage = table.storage
+
+        def locate(segment: Segment) -> str:
+            return self._locate(_TableFile(name, segment.path, segment.file_size, segment.checksum))
+
+        def read(segment: Segment) -> pa.Table:
+            rows = read_rows(storage, state, segment)
+            return pa.Table.from_batches([part.batch for part in rows], state.schema.arrow)
+
+        hot = hot_rows(warm, names_needed(state, needed)) if warm.parts else None
         made = build_relation(state, segments, locate, read, prefix, needed, hot)
         self._has_extras = self._has_extras or bool(made.bits or made.rows)
         with translate_errors(made.files):

@@ -306,11 +306,16 @@ def expression_text(cursor: duckdb.DuckDBPyConnection, expression: Tree) -> str:
         "sample": None,
         "qualify": None,
     }
+    return statement_text(cursor, with_parameters({"node": node})).removeprefix("SELECT ")
+
+
+def with_parameters(statement: Tree) -> Tree:
+    """Return a statement of these nodes that declares the parameters it uses."""
+    node = statement["node"]
     parameters = [
-        {"key": key, "value": place} for place, key in enumerate(parameter_names(expression), 1)
+        {"key": key, "value": place} for place, key in enumerate(parameter_names(node), 1)
     ]
-    statement = {"node": node, "named_param_map": parameters}
-    return statement_text(cursor, statement).removeprefix("SELECT ")
+    return {"node": node, "named_param_map": parameters}
 
 
 def statement_text(cursor: duckdb.DuckDBPyConnection, statement: Tree) -> str:

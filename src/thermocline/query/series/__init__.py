@@ -1,0 +1,1 @@
+"""Functions over series of samples: rates, increases, differences, histograms and filled gaps."""
