@@ -13,7 +13,7 @@ from thermocline import connect
 from thermocline.client import Client, ClientTable
 from thermocline.client.entity import ClientEntityTable
 from thermocline.entity.table import EntityTable
-from thermocline.errors import Invalid, ThermoclineError, Unavailable
+from thermocline.errors import Conflict, Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.lake import Lake
 from thermocline.lake_table import LakeTable
 
@@ -41,6 +41,8 @@ EXCEPTIONS = {
         "set_entities_max": COLUMNS,
         "set_writer": COLUMNS,
         "append": OF_THE_FILES,
+        "block_writes": OF_THE_ROOMS,
+        "mark_dropped": OF_THE_ROOMS,
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,
         "create": OF_THE_FILES,
@@ -221,3 +223,39 @@ def test_a_documented_name_that_moved_still_works_and_says_where_it_is(module, o
     with pytest.warns(DeprecationWarning, match=f"is now thermocline.pipeline.{new}"):
         found = getattr(place, old)
     assert found is getattr(pipeline, new)
+
+
+def test_tables_are_renamed_copied_dropped_and_brought_back_the_same_on_both_sides(sides):
+    def used(lake):
+        table = lake.create_table("prices", time_column="ts", bucket="1h", entity_columns="symbol")
+        table.write([price(0), price(1)])
+        told = [lake.rename_table("prices", "quotes").info()["rows"], lake.tables()]
+        told.append(lake.copy_table("quotes", "copied").info())
+        told.append(lake.copy_table("quotes", "empty", at=2).info()["rows"])
+        told += [lake.drop_table("quotes"), lake.tables(), lake.dropped_tables().column_names]
+        told.append(lake.dropped_tables()["table"].to_pylist())
+        told.append(str(lake.dropped_tables().schema))
+        for act in (
+            lambda: lake.table("quotes"),
+            lambda: lake.drop_table("quotes"),
+            lambda: lake.undrop_table("nothing"),
+            lambda: lake.rename_table("quotes", "more"),
+        ):
+            with pytest.raises(NotFound) as missing:
+                act()
+            told.append(missing.value.message)
+        with pytest.raises(Conflict) as taken:
+            lake.undrop_table("quotes", "copied")
+        told.append((taken.value.message, taken.value.hint))
+        with pytest.raises(Invalid) as refused:
+            lake.rename_table("copied", "a b")
+        told.append(refused.value.message)
+        told.append(lake.undrop_table("quotes", "again").info()["rows"])
+        lake.drop_table("again")
+        told += [lake.vacuum_dropped(), lake.vacuum_dropped(grace="0s", allow_short_grace=True)]
+        told.append(lake.vacuum_dropped(dry_run=False, grace="0s", allow_short_grace=True))
+        return [*told, lake.dropped_tables().num_rows, lake.tables()]
+
+    local, remote = used(sides.embedded), used(sides.remote)
+    for one, other in zip(local, remote, strict=True):
+        assert plain(one) == plain(other)

@@ -9,7 +9,7 @@ Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from thermocline.cold.care.pin import pin_version
+from thermocline.cold.care.vacuum import GRACE_S_DEFAULT, check_grace
 from thermocline.cold.catalog import Catalog, CatalogEntry
 from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
-from thermocline.errors import ThermoclineError, Unavailable
-from thermocline.format.argument import check_renamed_flag, check_text
+from thermocline.errors import NotFound, TableNotFound, ThermoclineError, Unavailable
+from thermocline.format.argument import check_flag, check_renamed_flag, check_text
+from thermocline.format.bucket import parse_duration_s
+from thermocline.format.instant import to_datetime
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
 from thermocline.format.log.state import TableState
 from thermocline.hot.tier import HotSnapshot
@@ -33,7 +37,7 @@ from thermocline.query.session import Params, Session
 from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
 from thermocline.query.worker.running_query import ResultStream
-from thermocline.table import ColumnTypes, declare_columns, new_spec
+from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
@@ -62,6 +66,10 @@ class LakeHost(Protocol):
         """Return the hot half of a tenant's table."""
         ...
 
+    def forget_table(self, table_id: str) -> None:
+        """Forget the name of a table that was dropped."""
+        ...
+
     def check_open(self) -> None:
         """Raise when the node is closed, or was opened by another process."""
         ...
@@ -88,7 +96,7 @@ class Lake:
         self._lock = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         self._session = Session()
-        self._registered: set[str] = set()
+        self._registered: dict[str, LakeTable] = {}
         self._readers = OpenReaders(node.check_open)
         self._entities: EntityCatalog | None = None
         self._entities_lock = threading.Lock()  # separate: opening PostgreSQL must not block tables
@@ -133,9 +141,14 @@ class Lake:
         key = check_text(name, "name").lower()
         self.check_open()
         with self._lock:
-            if key not in self._tables:
-                self._tables[key] = self._open_table(self._catalog.find_entry(name))
-            return self._tables[key]
+            known = self._tables.get(key)
+            if known is None or (self._catalog.is_read_only and self._is_stale(known, name)):
+                known = self._tables[key] = self._open_table(self._catalog.find_entry(name))
+            return known
+
+    def _is_stale(self, known: LakeTable, name: str) -> bool:
+        """Tell whether the process that writes the lake gave a name to another table."""
+        return self._catalog.find_entry(name).table_id != known.cold.state().spec.table_id
 
     def _open_table(self, entry: CatalogEntry) -> LakeTable:
         cold = self._catalog.table(entry.name)
@@ -151,6 +164,129 @@ class Lake:
         """Return the names of the tables, in order."""
         self.check_open()
         return [named.name for named in self._catalog]
+
+    def rename_table(self, name: str, to: str) -> LakeTable:
+        """Give a table another name; its rows, hot ones too, and its history stay.
+
+        When this returns, the new name is durable, and the old one leads nowhere. `Conflict` when
+        there is a table of the new name.
+        """
+        _ = self.tier
+        check_table_name(to)
+        table = self.table(name)
+        _check_renamable(table, "rename")
+        with self._lock:
+            try:
+                self._catalog.rename(table.name, to)
+            finally:
+                self._follow_name(table, to)
+            return self.table(to)
+
+    def _follow_name(self, table: LakeTable, to: str) -> None:
+        """Know a table by its new name, if it has it: an error may have come after the change."""
+        try:
+            named = self._catalog.find_entry(to)
+        except ThermoclineError:
+            return
+        if named.table_id == table.cold.state().spec.table_id:
+            self._tables.pop(table.name.lower(), None)
+            table.name = named.name
+            self._tables[named.name.lower()] = table
+            self.node.hot_table(self.tenant, named, table.cold)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table from the lake; `undrop_table` brings it back until a vacuum.
+
+        Hot rows are flushed before, so that they come back, too. Queries that run read on. When
+        this returns, the drop is durable, and no write to the table is accepted any more.
+        """
+        _ = self.tier
+        table = self.table(name)
+        _check_renamable(table, "drop")
+        table_id = table.cold.state().spec.table_id
+        # Order matters: writes are blocked until the name is gone, so that every acknowledged row
+        # is in the version that an undo brings back.
+        with table.block_writes():
+            table.flush_hot()
+            with self._lock:
+                try:
+                    self._catalog.drop(table.name)
+                finally:
+                    self._follow_drop(table, table_id)
+
+    def _follow_drop(self, table: LakeTable, table_id: str) -> None:
+        """Forget a table that has no name any more."""
+        try:
+            if self._catalog.find_entry(table.name).table_id == table_id:
+                return
+        except NotFound:
+            pass
+        except ThermoclineError:
+            return
+        self._tables.pop(table.name.lower(), None)
+        self.node.forget_table(table_id)
+        table.mark_dropped()
+
+    def dropped_tables(self) -> pa.Table:
+        """Return the dropped tables that can be brought back: table, dropped; the newest first."""
+        self.check_open()
+        found = sorted(self._catalog.dropped(), key=lambda one: -one.dropped_ns)
+        return pa.table(
+            {
+                "table": pa.array([one.name for one in found], pa.string()),
+                "dropped": pa.array(
+                    [to_datetime(one.dropped_ns) for one in found], pa.timestamp("us", "UTC")
+                ),
+            }
+        )
+
+    def undrop_table(self, name: str, to: str | None = None) -> LakeTable:
+        """Bring back the table that was dropped last under a name, as `to` if that is given.
+
+        `NotFound` when there is none, or a vacuum has removed it; `Conflict` when there is a table
+        of the name.
+        """
+        _ = self.tier
+        check_text(name, "name")
+        if to is not None:
+            check_table_name(to)
+        with self._lock:
+            return self.table(self._catalog.undrop(name, to).name)
+
+    def copy_table(self, name: str, to: str, *, at: At = None) -> LakeTable:
+        """Make a new table with the rows of another, now or at a version or instant.
+
+        The files are shared where the file system can link them, so a copy costs little space. The
+        copy has no history, and what is written to one is not in the other. Without `at`, hot rows
+        are flushed before, so that the copy has them.
+        """
+        _ = self.tier
+        check_table_name(to)
+        source = self.table(name)
+        _check_renamable(source, "copy")
+        if at is None:
+            source.flush()
+        with pin_version(source.cold, source.cold.state(at).version) as version:
+            self._catalog.copy(source.cold, source.cold.state(version), to)
+        return self.table(to)
+
+    def vacuum_dropped(
+        self,
+        *,
+        dry_run: bool = True,
+        grace: str | timedelta | None = None,
+        allow_short_grace: bool = False,
+    ) -> list[str]:
+        """Remove the files of tables that were dropped longer ago than the grace period.
+
+        By default only return which they are. After this they cannot be brought back. A table that
+        a reader reads stays until the reader ends.
+        """
+        _ = self.tier
+        grace_s = GRACE_S_DEFAULT if grace is None else parse_duration_s(grace, "grace")
+        check_grace(grace_s, allow_short_grace=check_flag(allow_short_grace, "allow_short_grace"))
+        found = self._catalog.purge(grace_s, dry_run=check_flag(dry_run, "dry_run"))
+        return [one.name for one in found]
 
     @property
     def entities(self) -> "EntityCatalog":
@@ -244,7 +380,10 @@ class Lake:
         """Return a reference to every table of the lake, for a worker process."""
         self.check_open()
         asked = _parse_mode(mode)
-        tables = [self.table(name) for name in self.tables()]
+        tables = []
+        for name in self.tables():
+            with suppress(TableNotFound):  # dropped since the names were read
+                tables.append(self.table(name))
         return [
             TableRef(
                 one.name,
@@ -260,11 +399,18 @@ class Lake:
         """Return the session, after registering every table of the lake."""
         self.check_open()
         with self._lock:
-            for name in self.tables():
-                if name not in self._registered:
+            names = self.tables()
+            for gone in self._registered.keys() - set(names):
+                self._session.deregister(gone)
+                del self._registered[gone]
+            for name in names:
+                try:
                     table = self.table(name)
+                except TableNotFound:
+                    continue  # dropped since the names were read
+                if self._registered.get(name) is not table:
                     self._session.register_view(name, table.cold, table.snapshot)
-                    self._registered.add(name)
+                    self._registered[name] = table
         return self._session
 
     def flush(self, name: str | None = None) -> dict[str, Mark]:
@@ -311,6 +457,11 @@ class Lake:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_renamable(table: LakeTable, operation: str) -> None:
+    """Raise `Invalid` for a table of entities, whose type has its name in PostgreSQL, too."""
+    check_not_entities(table.cold.state().spec, operation)
 
 
 _mode: ContextVar[ReadMode | None] = ContextVar("thermocline_mode", default=None)

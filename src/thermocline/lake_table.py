@@ -25,7 +25,14 @@ from thermocline.cold.change.update import UpdateReport
 from thermocline.cold.segment.measure import list_entities
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Conflict, Invalid, OutcomeUnknown, Overloaded, Unavailable
+from thermocline.errors import (
+    Conflict,
+    Invalid,
+    OutcomeUnknown,
+    Overloaded,
+    TableNotFound,
+    Unavailable,
+)
 from thermocline.flush import flush
 from thermocline.format.argument import check_flag, check_seconds
 from thermocline.format.layout import Version
@@ -98,12 +105,27 @@ class LakeTable(TimeSeriesTable):
         self._gate = WriteGate()
         self._entity_limit = EntityLimit(self._list_held_entities)
         self._request_ledger = RequestLedger(self._requests)
+        self._is_dropped = False
 
     @property
     def cold(self) -> ColdTable:
         """The table's files and log; `Unavailable` when its lake is closed."""
-        self._readers.check_open()
+        self._check_there()
         return self._cold
+
+    def _check_there(self) -> None:
+        self._readers.check_open()
+        if self._is_dropped:
+            hint = "`undrop_table` brings it back, or ask the lake for the table of this name"
+            raise TableNotFound("the table was dropped", hint=hint, table=self.name)
+
+    def mark_dropped(self) -> None:
+        """Refuse every further call: the lake has dropped the table."""
+        self._is_dropped = True
+
+    def block_writes(self) -> AbstractContextManager[None]:
+        """Block new writes while the block runs, after waiting for those that run."""
+        return self._gate.exclusive()
 
     def info(self, at: At = None) -> dict[str, Any]:
         """Return what the table is and holds, under the names of the HTTP API.
@@ -216,6 +238,7 @@ class LakeTable(TimeSeriesTable):
         request: str | None,
     ) -> "Future[int]":
         """Submit rows; the gate ensures that only such writes change the table's columns now."""
+        self._check_there()  # again: a drop may have held the gate until now
         # Read once: it looks for newer commits, and threads that write at once wait for each other.
         state = self.cold.state()
         self._check_accepts_rows(state)
@@ -283,7 +306,7 @@ class LakeTable(TimeSeriesTable):
 
     def hot(self) -> WalTable:
         """Return the hot half, for writing; `Invalid` if the lake is read-only."""
-        self._readers.check_open()
+        self._check_there()
         if not isinstance(self._hot, WalTable):
             raise read_only_error()
         return self._hot
@@ -306,7 +329,7 @@ class LakeTable(TimeSeriesTable):
 
     def snapshot(self) -> HotSnapshot:
         """Return the hot rows, from memory or from the journal of another process."""
-        self._readers.check_open()
+        self._check_there()
         return self._hot.snapshot()
 
     def delete(

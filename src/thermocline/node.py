@@ -30,6 +30,7 @@ from thermocline.errors import (
     Invalid,
     NotFound,
     Overloaded,
+    TableNotFound,
     ThermoclineError,
     Unavailable,
 )
@@ -167,6 +168,10 @@ class Node:
         self._table_names[table_id] = tenant, entry.name
         return tier.table(table_id, cold.state().marks.get(tier.source, Mark(0)))
 
+    def forget_table(self, table_id: str) -> None:
+        """Forget the name of a table that was dropped."""
+        self._table_names.pop(bytes.fromhex(table_id), None)
+
     def entity_types(self, tenant: str, catalog: Catalog) -> "EntityCatalog":
         """Return a tenant's entity types; `Invalid` if the node has no PostgreSQL."""
         self.check_open()
@@ -202,8 +207,7 @@ class Node:
             self._catalog(tenant).check_names()
 
     def _table_mark(self, table_id: bytes, source: str) -> Mark | None:
-        tables = ((catalog, entry) for _, catalog, entry in self._tables())
-        return _find_mark(tables, table_id, source)
+        return _find_mark(map(self._catalog, self._tenants), table_id, source)
 
     def _tables(self) -> Iterator[tuple[str, Catalog, CatalogEntry]]:
         for tenant in self._tenants:
@@ -226,6 +230,8 @@ class Node:
             try:
                 self._find_table(hot.table_id).flush_hot()
             except ThermoclineError as error:
+                if isinstance(error, NotFound) and not hot.snapshot().parts:
+                    continue  # the table was dropped meanwhile, after its rows were flushed
                 trouble = error  # go on with the other tables
         if trouble is not None:
             raise trouble
@@ -265,11 +271,15 @@ class Node:
                     yield partial(_export, lake, name)
 
     def _find_table(self, table_id: bytes) -> LakeTable:
-        if table_id not in self._table_names:
-            hint = "`thermocline journal inspect` shows the rows"
-            raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
-        tenant, name = self._table_names[table_id]
-        return self.lake(tenant).table(name)
+        named = None
+        while self._table_names.get(table_id) != named:  # again, if it was renamed meanwhile
+            named = self._table_names[table_id]
+            with suppress(TableNotFound):
+                table = self.lake(named[0]).table(named[1])
+                if table.hot().table_id == table_id:
+                    return table
+        hint = "`thermocline journal inspect` shows the rows"
+        raise NotFound("no table has the id of these hot rows", hint=hint, id=table_id.hex())
 
     def close(self, *, flush: bool = True) -> None:
         """Flush, and close the journal. Rows that cannot be flushed stay in the journal.
@@ -332,6 +342,8 @@ class Node:
         try:
             if identity is None:
                 catalog.create_lake(tier.source)
+            for tenant in self._tenants:
+                self._catalog(tenant).finish_renames()
             for tenant, owner, entry in self._tables():
                 self._table_names[bytes.fromhex(entry.table_id)] = tenant, entry.name
                 _check_journal(tier, entry, owner.table(entry.name))
@@ -369,19 +381,26 @@ def set_aside_frames(root: str, *, dry_run: bool, disk: Disk | None = None) -> l
         catalog.check_names()
 
     def mark_of(table_id: bytes, source: str) -> Mark | None:
-        tables = ((catalog, named) for catalog in catalogs for named in catalog)
-        return _find_mark(tables, table_id, source)
+        return _find_mark(catalogs, table_id, source)
 
     return set_aside(disk, catalogs[0].journal_folder, mark_of, dry_run=dry_run)
 
 
-def _find_mark(
-    tables: Iterable[tuple[Catalog, CatalogEntry]], table_id: bytes, source: str
-) -> Mark | None:
-    """Return the mark of a source that a table has reached; None when no table has the id."""
-    for catalog, named in tables:
-        if named.table_id == table_id.hex():
-            return catalog.table(named.name).state().marks.get(source, Mark(0))
+def _find_mark(catalogs: Iterable[Catalog], table_id: bytes, source: str) -> Mark | None:
+    """Return the mark of a source that a table has reached; None when no table has the id.
+
+    A dropped table has its mark, too: its rows were flushed before it was dropped.
+    """
+    key = table_id.hex()
+    searched = list(catalogs)
+    for catalog in searched:
+        for named in catalog:
+            if named.table_id == key:
+                return catalog.table(named.name).state().marks.get(source, Mark(0))
+    for catalog in searched:
+        mark = catalog.dropped_mark(key, source)
+        if mark is not None:
+            return mark
     return None
 
 

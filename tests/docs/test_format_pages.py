@@ -86,7 +86,7 @@ def test_every_example_is_of_a_kind_that_is_tested():
     known = {"json commit 1", "json action", "json types", "json current", "json pin"}
     known |= {"json segment", "hex deletes", "hex coverage", "json state"}
     known |= {"hex journal", "hex watermark", "json identity", "json hole"}
-    known |= {"json lake", "json name"}
+    known |= {"json lake", "json name", "json renamed", "json dropped"}
     found = {words for page in PAGES.values() for words, _ in _BLOCK.findall(page)}
     assert found == known
 
@@ -392,6 +392,13 @@ def test_the_files_of_a_lake_are_read_and_written_as_the_page_says(tmp_path):
     made.create("Metrics", spec())
     written_name = orjson.loads((tmp_path / "other" / "names" / "metrics.json").read_bytes())
     assert written_name.keys() == orjson.loads(name).keys()
+    (renamed,), (dropped,) = blocks("lake", "json renamed"), blocks("lake", "json dropped")
+    made.rename("Metrics", "Points")
+    (tmp_path / "names" / "metrics.json").write_text(renamed.strip() + "\n")
+    assert [one.renamed_to for one in Catalog(str(tmp_path))] == ["Points"]
+    made.drop("points")
+    (written,) = (tmp_path / "other" / "dropped").iterdir()
+    assert orjson.loads(written.read_bytes()).keys() == orjson.loads(dropped).keys()
     table = rows(PAGES["lake"], header=("field", "meaning"))
     explained = {field for row in table for field in re.findall(r"`(\w+)`", row[0])}
     assert explained == told.keys() | orjson.loads(name).keys()

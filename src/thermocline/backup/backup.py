@@ -23,9 +23,9 @@ Out:  a folder or tar file; a restore turns it into a data folder again
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import google_crc32c
@@ -41,6 +41,7 @@ from thermocline.backup.archive import (
 )
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, CatalogEntry
+from thermocline.cold.dropped import DroppedTable, dropped_path, encode_dropped
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
 from thermocline.cold.storage.verified import (
@@ -232,13 +233,23 @@ class _LakeCopier:
             folder = tenants.folder(tenant)
             catalog = Catalog("/".join(filter(None, (self._data, folder))), is_read_only=True)
             catalog.check_names()
+            before = catalog.dropped_files()
             found += [(tenant, folder, named) for named in catalog]
+            self._put_dropped(folder, catalog, [*before, *catalog.dropped_files()])
         for done, (tenant, folder, named) in enumerate(found):
             self._copy_table(tenant, folder, named, source)
             progress(done + 1, len(found))
         for tenant in names:
             if tenant != DEFAULT_TENANT:
                 self.put_file(f"tenants/names/{tenant}.json")
+
+    def _put_dropped(self, folder: str, catalog: Catalog, dropped: Sequence[DroppedTable]) -> None:
+        """Note the dropped tables, without their files: the journal's copy may have their rows."""
+        named = {one.table_id for one in catalog}
+        for table_id, one in {one.table_id: one for one in dropped}.items():
+            if table_id not in named:
+                path = "/".join(filter(None, (folder, dropped_path(table_id))))
+                self.put_bytes(path, encode_dropped(replace(one, is_purged=True), catalog.lake_id))
 
     def _copy_table(self, tenant: str, folder: str, named: CatalogEntry, source: str) -> None:
         prefix = "/".join(filter(None, (folder, named.folder)))

@@ -25,7 +25,7 @@ from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
 from thermocline.cli.node import backup, doctor, journal, key, serve, tenant
 from thermocline.cli.pipeline import pipeline, worker
-from thermocline.cli.table import column, coverage, info, maintenance, write
+from thermocline.cli.table import column, coverage, info, lake, maintenance, write
 from thermocline.cli.terminal.report_error import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
@@ -51,6 +51,9 @@ _SETTINGS: dict[str, Any] = {
 _GROUP: dict[str, Any] = {**_SETTINGS, "add_completion": False}
 app = typer.Typer(**_SETTINGS)
 table_app = typer.Typer(**_GROUP, help="Create, fill, show and maintain tables.")
+lake_app = typer.Typer(
+    **_GROUP, help="Create a lake; list, rename, copy, drop and bring back its tables."
+)
 column_app = typer.Typer(**_GROUP, help="List, add, rename and widen columns.")
 journal_app = typer.Typer(**_GROUP, help="Inspect and repair the journal of a lake.")
 entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
@@ -80,6 +83,7 @@ def _root(
 
 
 app.add_typer(table_app, name="table")
+app.add_typer(lake_app, name="lake")
 app.add_typer(journal_app, name="journal")
 app.add_typer(entity_app, name="entity")
 app.add_typer(schema_app, name="schema")
@@ -100,6 +104,7 @@ for _group, _commands in (
     (schema_app, schema.COMMANDS),
     (key_app, key.COMMANDS),
     (tenant_app, tenant.COMMANDS),
+    (lake_app, lake.COMMANDS),
     (table_app, write.COMMANDS),
     (table_app, info.COMMANDS),
     (table_app, write.CHANGE_COMMANDS),

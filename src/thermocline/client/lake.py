@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from thermocline.client.http import Wire, problem_error, quote_part
-from thermocline.client.parameters import wire_params
+from thermocline.client.parameters import wire_at, wire_params
 from thermocline.client.query_answer import ClientAnswer
 from thermocline.client.table import ClientTable, table_path
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError
-from thermocline.format.argument import check_renamed_flag, check_seconds, check_text
+from thermocline.format.argument import check_flag, check_renamed_flag, check_seconds, check_text
+from thermocline.format.bucket import write_duration
 from thermocline.format.log.action import Mark
 from thermocline.format.schema import encode_schema
 from thermocline.format.writer_settings import encode_writer
-from thermocline.table import ColumnTypes, declare_columns, new_spec
+from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
@@ -101,6 +102,46 @@ class Client:
             body["schema"] = [{k: c[k] for k in kept if k in c} for c in declared]
         info = self._wire.change("/api/v1/tables", body)
         return ClientTable(self._wire, info["name"])
+
+    def rename_table(self, name: str, to: str) -> ClientTable:
+        """Give a table another name; its rows, hot ones too, and its history stay."""
+        info = self._wire.change(f"{table_path(name)}/rename", {"to": check_text(to, "to")})
+        return ClientTable(self._wire, info["name"])
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table from the lake; `undrop_table` brings it back until a vacuum."""
+        self._wire.change(table_path(name), method="DELETE")
+
+    def dropped_tables(self) -> pa.Table:
+        """Return the dropped tables that can be brought back: table, dropped; the newest first."""
+        return self._wire.read_rows("/api/v1/dropped")
+
+    def undrop_table(self, name: str, to: str | None = None) -> ClientTable:
+        """Bring back the table that was dropped last under a name, as `to` if that is given."""
+        body = {"to": None if to is None else check_text(to, "to")}
+        info = self._wire.change(f"{table_path(name)}/undrop", body)
+        return ClientTable(self._wire, info["name"])
+
+    def copy_table(self, name: str, to: str, *, at: At = None) -> ClientTable:
+        """Make a new table with the rows of another, now or at a version or instant."""
+        body = {"to": check_text(to, "to"), "at": wire_at(at)}
+        info = self._wire.change(f"{table_path(name)}/copy", body)
+        return ClientTable(self._wire, info["name"])
+
+    def vacuum_dropped(
+        self,
+        *,
+        dry_run: bool = True,
+        grace: str | timedelta | None = None,
+        allow_short_grace: bool = False,
+    ) -> list[str]:
+        """Remove the files of tables that were dropped longer ago than the grace period."""
+        body = {
+            "dry_run": check_flag(dry_run, "dry_run"),
+            "grace": None if grace is None else write_duration(grace, "grace"),
+            "allow_short_grace": check_flag(allow_short_grace, "allow_short_grace"),
+        }
+        return list(self._wire.change("/api/v1/dropped/vacuum", body)["tables"])
 
     def entity_types(self) -> list[str]:
         """Return the names of the entity types, in order."""

@@ -14,12 +14,12 @@
 import re
 from collections.abc import Iterator
 
-from thermocline.cold.catalog import TENANTS_FOLDER, check_owner, read_lake_id
+from thermocline.cold.catalog import TENANTS_FOLDER, read_lake_id
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import Disk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TenantNotFound
-from thermocline.format.sealed_json import seal, unseal
+from thermocline.format.sealed_json import check_owner, seal, unseal
 from thermocline.names import DEFAULT_TENANT, is_tenant_name
 
 HINT = "restore this file from a backup of this lake; the tenant's tables are untouched"

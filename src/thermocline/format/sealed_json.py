@@ -89,3 +89,12 @@ def _decode_object(data: bytes, path: str, hint: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise Corruption("the file is not a JSON object", hint=hint, path=path)
     return fields
+
+
+def check_owner(found: Mapping[str, Any], path: str, lake_id: str | None, *, hint: str) -> None:
+    """Raise `Corruption` when a file says that it belongs to another lake."""
+    owner = found.get("lake_id")
+    if owner is not None and lake_id is not None and owner != lake_id:
+        raise Corruption(
+            "this file belongs to another lake", hint=hint, path=path, owner=owner, lake_id=lake_id
+        )

@@ -11,6 +11,8 @@ Out:  an opened table
 import os
 from typing import TYPE_CHECKING
 
+from thermocline.errors import Invalid, NotFound
+
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.table import TimeSeriesTable
@@ -23,7 +25,50 @@ def open_table(path: str) -> "TimeSeriesTable":
     from thermocline.table import TimeSeriesTable
 
     named = _split_lake_path(path)
-    return open_lake(named[0]).table(named[1]) if named else TimeSeriesTable.open(path)
+    if named:
+        return open_lake(named[0]).table(named[1])
+    if is_lake(path):
+        hint = f"name one of its tables: `thermocline lake tables {path}` lists them"
+        raise Invalid("this is a lake, not a table", hint=hint, folder=path)
+    try:
+        return TimeSeriesTable.open(path)
+    except NotFound as error:
+        if "://" in path:
+            raise
+        raise _no_table_error(path, error) from error
+
+
+def _no_table_error(path: str, error: NotFound) -> NotFound:
+    """Return the error for a path without a table, with what its folder is."""
+    folder = os.path.dirname(path.rstrip("/")) or "."
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        hint = "check the path; `thermocline table create` makes a table"
+    else:
+        hint = (
+            f"{folder} is a folder but no lake: `thermocline table create {path}` makes a table "
+            f"there, `thermocline lake create` makes a lake in an empty folder"
+        )
+    return NotFound(error.message, hint=hint, **error.facts)
+
+
+def split_new_path(path: str) -> tuple[str, str] | None:
+    """Return the lake and the name for the path of a table that is to be made in a lake."""
+    return None if "://" in path else _split_lake_path(path)
+
+
+def is_url(place: str) -> bool:
+    """Tell whether a lake is named by the address of its node."""
+    return place.startswith(("http://", "https://"))
+
+
+def check_lake(folder: str) -> None:
+    """Raise `NotFound` unless a folder is a lake."""
+    if not is_lake(folder):
+        raise NotFound(
+            "there is no lake here",
+            hint=f"check the path; `thermocline lake create {folder}` makes one in an empty folder",
+            folder=folder,
+        )
 
 
 def find_table_root(path: str) -> str:

@@ -25,7 +25,7 @@ from thermocline.cli.argument import (
     parse_at,
     parse_txn,
 )
-from thermocline.cli.table.target import open_table
+from thermocline.cli.table.target import open_table, split_new_path
 from thermocline.cli.terminal.terminal import Progress, confirm, print_line, show_progress
 from thermocline.errors import Invalid
 
@@ -77,8 +77,13 @@ class NewTableOptions:
         ),
     ] = None
     overlap: Annotated[
-        Overlap, typer.Option("--overlap", help="What an append into held buckets does.")
-    ] = Overlap.REJECT
+        Overlap | None,
+        typer.Option(
+            "--overlap",
+            help="What an append into held buckets does; default: reject, in a lake allow.",
+            show_default=False,
+        ),
+    ] = None
     retention: Annotated[
         str | None,
         typer.Option(
@@ -113,24 +118,44 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Create an empty table. Without --column, the first append adds its columns."""
-    from thermocline.table import TimeSeriesTable
-
     kind = options.index_type
-    made = TimeSeriesTable.create(
+    made = _create_table(
         table,
-        time_column=options.time_column,
-        index_column=options.index_column,
-        index_type=kind.value if kind else "int64" if bucket.strip().isdigit() else None,
-        bucket=bucket,
-        schema=_parse_columns(options.columns) if options.columns else None,
-        unique=options.unique,
-        entity_columns=options.entity_columns or (),
-        timezone=options.timezone,
-        overlap=options.overlap.value,
-        retention=options.retention,
-        entities_max=options.entities_max,
+        {
+            "time_column": options.time_column,
+            "index_column": options.index_column,
+            "index_type": kind.value if kind else "int64" if bucket.strip().isdigit() else None,
+            "bucket": bucket,
+            "unique": options.unique,
+            "entity_columns": options.entity_columns or (),
+            "timezone": options.timezone,
+            "overlap": options.overlap.value if options.overlap else None,
+            "retention": options.retention,
+            "entities_max": options.entities_max,
+        },
+        _parse_columns(options.columns) if options.columns else None,
     )
     _print_change(made, made.version(), f"created {made.root()}", {}, is_json=json)
+
+
+def _create_table(
+    path: str, spec: dict[str, Any], columns: dict[str, str] | None
+) -> "TimeSeriesTable":
+    """Create a table in a folder, or in the lake that the folder above it is."""
+    from thermocline.table import TimeSeriesTable, declare_columns, new_spec
+
+    named = split_new_path(path)
+    default = Overlap.REJECT if named is None else Overlap.ALLOW
+    spec["overlap"] = spec["overlap"] or default.value
+    if named is None:
+        return TimeSeriesTable.create(path, schema=columns, **spec)
+    from thermocline.cold.catalog import Catalog
+    from thermocline.query.source import check_table_name
+
+    made = new_spec(**spec)
+    name = check_table_name(named[1])
+    # A table is made beside the process that writes the lake: that needs no journal.
+    return TimeSeriesTable(Catalog(named[0]).create(name, made, declare_columns(columns, made)))
 
 
 def _parse_columns(words: list[str]) -> dict[str, str]:

@@ -53,14 +53,7 @@ def vacuum(
     `Invalid` for a grace period under an hour, unless it is allowed: a shorter one may remove files
     of running writers and readers.
     """
-    if grace_s < GRACE_S_MIN and not allow_short_grace:
-        raise Invalid(
-            "the grace period is too short to be safe",
-            hint="use at least 1h; if no writer or reader is running, pass allow_short_grace=True "
-            "(--allow-short-grace)",
-            grace_s=grace_s,
-            grace_s_min=GRACE_S_MIN,
-        )
+    check_grace(grace_s, allow_short_grace=allow_short_grace)
     # Order matters: files are listed before the log is read, so that the log names a file that is
     # committed meanwhile, and it does not look like an orphan.
     stored = _list_files(table)
@@ -78,6 +71,18 @@ def vacuum(
             progress(done, len(doomed))
     size_bytes = sum(item.size_bytes for item in doomed)
     return VacuumReport(dry_run, oldest, tuple(sorted(item.path for item in doomed)), size_bytes)
+
+
+def check_grace(grace_s: int, *, allow_short_grace: bool) -> None:
+    """Raise `Invalid` for a grace period under an hour, unless it is allowed."""
+    if grace_s < GRACE_S_MIN and not allow_short_grace:
+        raise Invalid(
+            "the grace period is too short to be safe",
+            hint="use at least 1h; if no writer or reader is running, pass allow_short_grace=True "
+            "(--allow-short-grace)",
+            grace_s=grace_s,
+            grace_s_min=GRACE_S_MIN,
+        )
 
 
 def _list_files(table: ColdTable) -> list[StoredFile]:

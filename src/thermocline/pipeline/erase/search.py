@@ -79,6 +79,11 @@ def search_remains(site: JobWorkspace, *subjects: Subject) -> TraceSearch:
         for subject in subjects:
             found += search_table(name, table, subject)
         found += _find_missing_files(name, table)
+    # A dropped table can be brought back: bring it back to erase it, or purge it.
+    for gone in site.catalog.dropped():
+        table = site.catalog.open_dropped(gone)
+        for subject in subjects:
+            found += search_table(f"{gone.name} (dropped)", table, subject)
     found += _search_journal(site, subjects)
     return TraceSearch(files, size_bytes, tuple(dict.fromkeys(found)))
 

@@ -34,11 +34,11 @@ from typing import Any
 
 import orjson
 
-from thermocline.cold.catalog import check_owner, read_lake_id
+from thermocline.cold.catalog import read_lake_id
 from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
 from thermocline.format.instant import NS_PER_S
-from thermocline.format.sealed_json import seal, seal_encoded, unseal
+from thermocline.format.sealed_json import check_owner, seal, seal_encoded, unseal
 from thermocline.names import API_KEY, API_KEY_ID, DEFAULT_TENANT, SCOPES
 from thermocline.server.access.private_files import hold_lock, write_private
 

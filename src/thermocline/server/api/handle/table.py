@@ -57,6 +57,50 @@ def create_table(call: ApiRequest) -> response_types.TableInfo:
     return _table_info(lake.create_table(call.body.name, **given))
 
 
+def rename_table(call: ApiRequest) -> response_types.TableInfo:
+    """Give a table another name."""
+    return _table_info(call.lake.rename_table(call.path["name"], call.body.to))
+
+
+def drop_table(call: ApiRequest) -> None:
+    """Remove a table from the lake; it can be brought back until a vacuum."""
+    call.lake.drop_table(call.path["name"])
+
+
+def dropped_tables(call: ApiRequest) -> pa.Table:
+    """List the dropped tables that can be brought back."""
+    return call.lake.dropped_tables()
+
+
+def undrop_table(call: ApiRequest) -> response_types.TableInfo:
+    """Bring back a dropped table."""
+    _check_room(call)
+    return _table_info(call.lake.undrop_table(call.path["name"], call.body.to))
+
+
+def copy_table(call: ApiRequest) -> response_types.TableInfo:
+    """Make a new table with the rows of another."""
+    _check_room(call)
+    body = call.body
+    at = None if body.at is None else parse_at(body.at)
+    return _table_info(call.lake.copy_table(call.path["name"], body.to, at=at))
+
+
+def vacuum_dropped(call: ApiRequest) -> response_types.PurgedResponse:
+    """Remove the files of dropped tables."""
+    body = call.body
+    found = call.lake.vacuum_dropped(
+        dry_run=body.dry_run, grace=body.grace, allow_short_grace=body.allow_short_grace
+    )
+    return response_types.PurgedResponse(body.dry_run, found)
+
+
+def _check_room(call: ApiRequest) -> None:
+    """Raise `Overloaded` when the tenant may not have one more table."""
+    quota = call.parts.quota.of(call.caller.tenant)
+    quota.check_tables(len(call.lake.tables()) + 1)
+
+
 def table(call: ApiRequest) -> response_types.TableInfo:
     """Return a table's properties and contents."""
     return _table_info(call.table, parse_at(call.params.at))

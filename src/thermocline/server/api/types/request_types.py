@@ -154,6 +154,25 @@ class VacuumRequest(StrictRequest):
     allow_short_grace: bool = False
 
 
+class RenameTableRequest(StrictRequest):
+    """The new name of a table."""
+
+    to: Name
+
+
+class UndropTableRequest(StrictRequest):
+    """The name under which a dropped table comes back; its old one by default."""
+
+    to: Name | None = None
+
+
+class CopyTableRequest(StrictRequest):
+    """The name of the copy, and the version or instant to copy; the newest by default."""
+
+    to: Name
+    at: At | None = None
+
+
 class NewKeyRequest(StrictRequest):
     """A key to create: its scopes and lifetime. Only operators may name another tenant."""
 

@@ -208,6 +208,13 @@ class VacuumedResponse(Struct):
     size_bytes: int
 
 
+class PurgedResponse(Struct):
+    """Dropped tables whose files were removed, or would be."""
+
+    is_dry_run: bool
+    tables: list[str]
+
+
 class KeyInfo(Struct):
     """A key without its secret."""
 

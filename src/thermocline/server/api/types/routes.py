@@ -201,6 +201,65 @@ def _change_routes() -> Iterator[ApiRoute]:
         )
 
 
+def _verb_routes() -> Iterator[ApiRoute]:
+    verbs: tuple[tuple[str, str, Any, type, int], ...] = (
+        ("rename", "Give a table another name", table.rename_table,
+         request_types.RenameTableRequest, 200),
+        ("copy", "Make a new table with the rows of another", table.copy_table,
+         request_types.CopyTableRequest, 201),
+        ("undrop", "Bring back a dropped table", table.undrop_table,
+         request_types.UndropTableRequest, 200),
+    )  # fmt: skip
+    for name, summary, run, body, status in verbs:
+        yield ApiRoute(
+            "POST",
+            f"{TABLE}/{name}",
+            "admin",
+            f"{name}_table",
+            summary,
+            response_types.TableInfo,
+            run=run,
+            body=body,
+            status=status,
+            errors=(404, 409, 429, 503),
+        )
+    yield ApiRoute(
+        "DELETE",
+        TABLE,
+        "admin",
+        "drop_table",
+        "Drop a table; it can be brought back until a vacuum",
+        None,
+        run=table.drop_table,
+        status=204,
+        errors=(404, 409, 429, 503),
+        description="Hot rows are flushed first. Queries that run read on.",
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/dropped",
+        "query",
+        "dropped_tables",
+        "List the dropped tables that can be brought back",
+        response_types.RowsResponse,
+        run=table.dropped_tables,
+        forms=EVERY_FORMAT,
+        errors=(406, 429),
+        headers=("X-Thermocline-Truncated",),
+    )
+    yield ApiRoute(
+        "POST",
+        f"{API}/dropped/vacuum",
+        "admin",
+        "vacuum_dropped",
+        "Remove the files of dropped tables",
+        response_types.PurgedResponse,
+        run=table.vacuum_dropped,
+        body=request_types.VacuumRequest,
+        errors=(503,),
+    )
+
+
 def _row_routes() -> Iterator[ApiRoute]:
     yield ApiRoute(
         "POST",
@@ -586,6 +645,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_table_routes(),
     *_row_routes(),
     *_change_routes(),
+    *_verb_routes(),
     *_contract_routes(),
     *_collection_routes(),
     *_entity_read_routes(),
