@@ -223,7 +223,7 @@ def vacuum(
     key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove the files of dropped tables for good. A dry run by default."""
+    """Remove the files of dropped tables permanently. A dry run by default."""
     with _open_for_change(lake, key_file) as opened:
         found = opened.vacuum_dropped(
             dry_run=not yes, grace=grace, allow_short_grace=allow_short_grace

@@ -5,7 +5,7 @@ Out:  the state of the new table at its first version
 
 - Segments never change, so the copy shares their bytes through hard links where the file system
   has them. Each file's bytes are compared with the checksum in the log.
-- The copy has an id of its own and begins at version 1. It has no history, no marks of hot sources
+- The copy has a new id and begins at version 1. It has no history, no marks of hot sources
   and no idempotency keys: nothing that was written to the source counts as written to the copy.
 - Everything is durable before the commit, and the commit has everything: a crash leaves a folder
   without a table.
