@@ -230,7 +230,7 @@ class Lake:
     def dropped_tables(self) -> pa.Table:
         """Return the dropped tables that can be brought back: table, dropped; the newest first."""
         self.check_open()
-        found = sorted(self._catalog.dropped(), key=lambda one: -one.dropped_ns)
+        found = sorted(self._catalog.list_dropped(), key=lambda one: -one.dropped_ns)
         return pa.table(
             {
                 "table": pa.array([one.name for one in found], pa.string()),

@@ -44,7 +44,7 @@ def test_the_frozen_files_of_renamed_and_dropped_tables_are_read():
         ("old", 1_717_243_200_000_000_000, False),
         ("gone", 1_717_243_200_000_000_000, True),
     ]
-    assert [one.name for one in catalog.dropped()] == ["old"]
+    assert [one.name for one in catalog.list_dropped()] == ["old"]
 
 
 def test_the_frozen_files_of_dropped_tables_are_written_to_the_same_bytes():

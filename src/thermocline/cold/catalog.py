@@ -323,13 +323,13 @@ class Catalog:
         """
         with self._verbs:
             self._finish_renames()
-            old = [one for one in self.dropped() if one.name.lower() == name.lower()]
+            old = [one for one in self.list_dropped() if one.name.lower() == name.lower()]
             if not old:
                 raise TableNotFound(
                     "no dropped table has this name, or a vacuum has removed it",
                     hint="`dropped_tables` lists those that can be brought back",
                     table=name,
-                    dropped=sorted({one.name for one in self.dropped()})[:20],
+                    dropped=sorted({one.name for one in self.list_dropped()})[:20],
                 )
             last = max(old, key=lambda one: one.dropped_ns)
             named = CatalogEntry(to or last.name, last.table_id, last.folder)
@@ -340,7 +340,7 @@ class Catalog:
                 self._dropped.forget(named.table_id)
             return named
 
-    def dropped(self) -> list[DroppedTable]:
+    def list_dropped(self) -> list[DroppedTable]:
         """Return the dropped tables that can be brought back, the oldest drop first."""
         found = [one for one in self._dropped if not one.is_purged]
         # Order matters: a table gets its name back before the file of its drop is removed.
@@ -358,7 +358,7 @@ class Catalog:
             cut_off = self._now() - grace_s * NS_PER_S
             doomed = [
                 one
-                for one in self.dropped()
+                for one in self.list_dropped()
                 if one.dropped_ns <= cut_off and not list_pinned_versions(self.open_dropped(one))
             ]
             if dry_run:

@@ -156,7 +156,7 @@ def drop(
     _report(json, line, table=info["name"], rows=rows)
 
 
-def dropped(
+def list_dropped(
     lake: LakeArgument,
     key_file: KeyFileOption = None,
     form: FormatOption = None,
@@ -251,7 +251,7 @@ COMMANDS: CommandList = (
         ),
     ),
     ("drop", drop, ("thermocline lake drop lake prices --yes",)),
-    ("dropped", dropped, ("thermocline lake dropped lake",)),
+    ("dropped", list_dropped, ("thermocline lake dropped lake",)),
     (
         "undrop",
         undrop,

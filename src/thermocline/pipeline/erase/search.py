@@ -80,7 +80,7 @@ def search_remains(site: JobWorkspace, *subjects: Subject) -> TraceSearch:
             found += search_table(name, table, subject)
         found += _find_missing_files(name, table)
     # A dropped table can be brought back: bring it back to erase it, or purge it.
-    for gone in site.catalog.dropped():
+    for gone in site.catalog.list_dropped():
         table = site.catalog.open_dropped(gone)
         for subject in subjects:
             found += search_table(f"{gone.name} (dropped)", table, subject)
