@@ -30,6 +30,7 @@ PAGES = {
         "docs/otlp",
         "docs/contract",
         "docs/pipeline",
+        "docs/iceberg",
         "docs/console",
         "examples/README",
     ],

@@ -13,6 +13,7 @@ from thermocline.errors import Unsupported
 
 PACKAGES_OF_EXTRA = {
     "object-store": ("obstore",),
+    "iceberg": ("fastavro",),
     "client": ("httpx2", "jsonschema_rs", "msgspec"),
     "server": (
         *("google", "grpc", "httptools", "msgspec", "numba", "opentelemetry.proto"),

@@ -160,3 +160,9 @@ def test_D03_a_commit_that_is_put_back_heals_the_table_without_a_repair(market):
     assert market.run("table", "fsck", "prices").code == 8
     lost.write_bytes(data)
     market.ok("table", "fsck", "prices")
+
+
+def test_a_table_is_published_for_other_engines(market):
+    assert "published version" in market.ok("table", "publish", "prices").out
+    said = market.ok("table", "publish", "prices", "--rewrite", "--json").json()
+    assert said["location"].endswith(f"prices/metadata/v{said['version']}.metadata.json")

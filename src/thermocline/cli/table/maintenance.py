@@ -1,4 +1,4 @@
-"""Commands that maintain a table: compact, vacuum, fsck and repair.
+"""Commands that maintain a table: compact, vacuum, publish, fsck and repair.
 
 - `vacuum` removes nothing without `--yes`; it shows what it would remove.
 - `repair` shows what is lost, and changes nothing without `--accept-loss`.
@@ -200,6 +200,45 @@ def _say_loss(loss: "LogLoss") -> None:
         print_line(f"  and {len(loss.segments) - FILES_LISTED_MAX:,} more")
 
 
+def publish(
+    table: TableArgument,
+    lease: Annotated[
+        str,
+        typer.Option(
+            "--lease", metavar="AGE", help="Keep the published files from being vacuumed so long."
+        ),
+    ] = "30d",
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite", help="First rewrite files that Iceberg would not read as the table does."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write Iceberg metadata beside a table, so that other engines read it. Repeat to refresh."""
+    from thermocline.format.bucket import parse_duration_s
+    from thermocline.iceberg.publish import publish as publish_table
+
+    opened = open_table(table)
+    done = publish_table(opened, lease_s=parse_duration_s(lease, "lease"), rewrite=rewrite)
+    snapshots = [one["snapshot-id"] for one in done.metadata["snapshots"]]
+    if json:
+        from thermocline.cli.terminal.output import print_json
+
+        print_json(
+            {
+                "root": opened.root(),
+                "version": done.version,
+                "oldest": snapshots[0],
+                "location": done.location,
+            }
+        )
+        return
+    print_line(f"published version {done.version:,}, the newest of {len(snapshots):,} snapshots")
+    print_line(done.location)
+
+
 COMMANDS: CommandList = (
     (
         "compact",
@@ -210,6 +249,11 @@ COMMANDS: CommandList = (
         "vacuum",
         vacuum,
         ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
+    ),
+    (
+        "publish",
+        publish,
+        ("thermocline table publish prices", "thermocline table publish s3://bucket/prices --json"),
     ),
     (
         "fsck",

@@ -104,9 +104,12 @@ def compact(
     limits: CompactionLimits,
     tell: RewriteProgress,
     operation: str = OPERATION,
+    *,
+    even_one: bool = False,
 ) -> RewriteResult:
     """Rewrite those of these segments that are live; return the version that was committed.
 
+    One segment alone is rewritten if rows of it are deleted, or with `even_one`.
     `Conflict` if other writers changed the segments first in every try, `Unavailable` if workers
     died even with the smallest batch; the table is unchanged then.
     """
@@ -115,7 +118,8 @@ def compact(
         state = table.state()
         live = [s for key in wanted if (s := state.segments.find(key)) is not None]
         group = CompactionGroup(tuple(take_within_limits(live, limits, share)))
-        if not group.segments or (len(group.segments) == 1 and not group.deleted):
+        is_done = len(group.segments) == 1 and not group.deleted and not even_one
+        if not group.segments or is_done:
             return RewriteResult(None)
         try:
             return _Attempt(table, state, group, operation, share).run(kernel, limits, tell)
