@@ -37,6 +37,7 @@ ARGUMENTS = {
     "coverage": (1, 1),
     "history": (1, 1),
     "fill_gaps": (2, 3),
+    "metric_series": (0, 1),
     **dict.fromkeys(SERIES_FUNCTIONS, (2, 3)),
 }
 USAGE = {
@@ -44,6 +45,7 @@ USAGE = {
     "coverage": "coverage('t')",
     "history": "history('t')",
     "fill_gaps": "fill_gaps((select ...), '1 minute', 'previous')",
+    "metric_series": "metric_series(), metric_series('metric_points')",
     **{name: f"{name}('metric_points', '1 minute')" for name in SERIES_FUNCTIONS},
 }
 

@@ -116,7 +116,14 @@ CONSTANT_FUNCTIONS = CLOCK_FUNCTIONS | frozenset(_CONSTANT_FUNCTIONS.split())
 TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "range", "json_each"})
 SERIES_FUNCTIONS = frozenset({"rate", "increase", "delta", "irate"})
 FILL_FUNCTION = "fill_gaps"
-OWN_TABLE_FUNCTIONS = frozenset({"gaps", "coverage", "history", FILL_FUNCTION}) | SERIES_FUNCTIONS
+CATALOG_FUNCTION = "metric_series"
+OWN_TABLE_FUNCTIONS = SERIES_FUNCTIONS | {
+    "gaps",
+    "coverage",
+    "history",
+    FILL_FUNCTION,
+    CATALOG_FUNCTION,
+}
 OWN_FUNCTIONS = frozenset({"histogram_quantile"})
 
 CLOCK_WORDS = frozenset({"current_timestamp", "current_date", "localtimestamp"})

@@ -40,7 +40,11 @@ from thermocline.query.source import (
     unknown_table_error,
     view_at,
 )
-from thermocline.query.sql.allowed_functions import FILL_FUNCTION, SERIES_FUNCTIONS
+from thermocline.query.sql.allowed_functions import (
+    CATALOG_FUNCTION,
+    FILL_FUNCTION,
+    SERIES_FUNCTIONS,
+)
 from thermocline.query.sql.constant import (
     Constant,
     ConstantValue,
@@ -88,6 +92,13 @@ from thermocline.query.sql.series_call import (
     parse_width,
     source_columns,
     wants,
+)
+from thermocline.query.sql.series_catalog import (
+    CATALOG,
+    CATALOG_TABLES,
+    CatalogSource,
+    catalog_columns,
+    list_series,
 )
 from thermocline.query.sql.syntax import Tree, statement_text, with_parameters
 from thermocline.snapshot import TableView, hot_pieces, hot_rows, narrow_view
@@ -288,7 +299,7 @@ class _Preparation:
             )
         given = call.arguments[1:] if call.function == FILL_FUNCTION else call.arguments
         values = [self._evaluate_constant(argument, call.function) for argument in given]
-        if call.function == FILL_FUNCTION:
+        if call.function == FILL_FUNCTION or not values:
             return values
         name = values[0].value
         if not isinstance(name, str):
@@ -308,6 +319,8 @@ class _Preparation:
     ) -> pa.Table:
         if call.function == FILL_FUNCTION:
             return self._answer_fill(call, values)
+        if call.function == CATALOG_FUNCTION:
+            return self._list_series(place, values)
         if place in self._series:
             constraints = self._find_constraints()[len(self._statement.references) + place]
             return self._answer_series(place, self._series[place], constraints)
@@ -363,6 +376,50 @@ class _Preparation:
         except ThermoclineError:
             self.recheck()
             raise
+
+    def _list_series(self, place: int, values: Sequence[ConstantValue]) -> pa.Table:
+        """Return the series of the named table, or of all tables that OpenTelemetry's metrics fill.
+
+        What is read counts as read only if it was not kept from an earlier query.
+        """
+        names = [values[0].value.lower()] if values else [*CATALOG_TABLES]
+        turns = itertools.count()
+        found = [CATALOG.empty_table()]
+        for name in names:
+            source = self._sources.get(name)
+            if source is None or (source.table is None and not values):
+                continue
+            view = self._snapshot.newest(source)
+            needed = catalog_columns(view.state)
+
+            def read(
+                segment: Segment | None,
+                make_text: Callable[[str], str],
+                name: str = name,
+                view: TableView = view,
+                needed: frozenset[str] = needed,
+            ) -> pa.Table:
+                prefix = f"{INTERNAL_PREFIX}call{place}_{next(turns)}_"
+                warm = view if segment is None else TableView(view.state)
+                chosen = [] if segment is None else [segment]
+                made = self._build_relation(name, view, warm, chosen, prefix, needed)
+                before = self._counts.get(name, _ReadCounts())
+                self._counts[name] = _ReadCounts(
+                    before.hot_rows + sum(part.batch.num_rows for part in warm.parts),
+                    before.cold_rows + sum(one.row_count - one.deleted_count for one in chosen),
+                    before.files + len(chosen),
+                )
+                rows = self._run_text(make_text(made.item), made.files)
+                for registered in made.rows:
+                    self._cursor.unregister(registered)
+                return rows
+
+            assert source.table is not None
+            segments = prune_segments(view.state, [[]])
+            root = source.table.storage.root
+            one = CatalogSource(source.name, root, view.state, segments, bool(view.parts), read)
+            found.append(list_series(one))
+        return pa.concat_tables(found)
 
     def _answer_series(
         self, place: int, call: SeriesCall, constraints: Sequence[Constraint]
