@@ -95,7 +95,9 @@ def backfill(
     txn = (f"backfill:{batch}", 1)
     if state.txns.get(txn[0], 0) >= txn[1]:
         return TaskResult(None, {"files": len(files), "rows": 0})
-    wish = AppendOptions(overlap, evolve=drift == "add" or not state.schema.columns, txn=txn)
+    commit_options = AppendOptions(
+        overlap, evolve=drift == "add" or not state.schema.columns, txn=txn
+    )
     pieces = cut_pieces(files)
     columns = _find_columns(state, pieces, declared, drift, spark, tell)
     target = WriteTarget(found.storage.root, state.spec, columns.schema, new_tag())
@@ -107,7 +109,7 @@ def backfill(
         )
         tell("reading files", len(files), len(files))
         check_count(bad, bad_rows_max)
-        after = _commit(site, table, batch, staged, bad, wish)
+        after = _commit(site, table, batch, staged, bad, commit_options)
     except OutcomeUnknown:
         raise  # the commit may have succeeded, so its staged files must stay
     except BaseException:
@@ -255,13 +257,13 @@ def _commit(
     batch: str,
     staged: list[StagedSegment],
     bad: list[BadRow],
-    wish: AppendOptions,
+    commit_options: AppendOptions,
 ) -> TableState:
     table = site.table(name)
-    if bad and (wish.overlap or table.state().spec.overlap) == "reject":
+    if bad and (commit_options.overlap or table.state().spec.overlap) == "reject":
         # Check the overlap before the bad rows are stored: a refused batch leaves nothing behind.
         stage = adopt_staged(table, staged)
-        AppendPlanner(table.storage, table.index, stage, wish).plan(table.state())
+        AppendPlanner(table.storage, table.index, stage, commit_options).plan(table.state())
     # Order matters: see the module's docstring.
     quarantine_rows(site, name, batch, bad)
-    return append_staged(table, staged, wish)
+    return append_staged(table, staged, commit_options)

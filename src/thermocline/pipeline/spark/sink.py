@@ -53,7 +53,7 @@ class TableWriter(DataSourceArrowWriter):
         self._options = options
         self._frame = frame
         self._target = target
-        self._wish = append_options(options, parse_batch_id(options))
+        self._commit_options = append_options(options, parse_batch_id(options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteReport:
         """Write the rows of one task as segments, durable when this returns. For workers."""
@@ -62,7 +62,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the segments that the tasks report, as one version."""
-        commit_reports(self._options, messages, self._wish)
+        commit_reports(self._options, messages, self._commit_options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of the tasks, unless a commit was tried."""
@@ -157,7 +157,9 @@ def current_attempt() -> int:
 
 
 def commit_reports(
-    options: SparkOptions, messages: Sequence[WriterCommitMessage | None], wish: AppendOptions
+    options: SparkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    commit_options: AppendOptions,
 ) -> TableState:
     """Commit the segments that tasks report, as one version; remove files of failed attempts.
 
@@ -168,10 +170,10 @@ def commit_reports(
     staged = [one for report in reports for one in unsealed(report.staged)]
     table = open_table(options, is_read_only=False)
     before = table.state()
-    if wish.txn and before.txns.get(wish.txn[0], -1) >= wish.txn[1]:
+    if commit_options.txn and before.txns.get(commit_options.txn[0], -1) >= commit_options.txn[1]:
         # The version of the first run may name files with this tag: remove only ours.
-        return append_staged(table, staged, wish)
-    state = append_staged(table, staged, wish) if staged else before
+        return append_staged(table, staged, commit_options)
+    state = append_staged(table, staged, commit_options) if staged else before
     if any(report.attempt for report in reports):
         kept = {path for one in staged for path in (one.path, one.coverage_path)}
         with suppress(ThermoclineError):  # the rows are committed; a vacuum removes what is left

@@ -243,8 +243,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
         reports = [one for one in messages if isinstance(one, WriteReport)]
         if not reports:
             return
-        wish = append_options(self._options, (f"spark:{reports[0].query}", batchId))
-        commit_reports(self._options, messages, wish)
+        commit_options = append_options(self._options, (f"spark:{reports[0].query}", batchId))
+        commit_reports(self._options, messages, commit_options)
 
     def abort(
         self,
