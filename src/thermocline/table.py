@@ -94,8 +94,8 @@ class TimeSeriesTable:
     >>> table.gaps("2024-06-01", "2024-06-08")
     """
 
-    def __init__(self, lake: ColdTable) -> None:
-        self._cold = lake
+    def __init__(self, cold: ColdTable) -> None:
+        self._cold = cold
 
     @property
     def cold(self) -> ColdTable:
@@ -136,7 +136,7 @@ class TimeSeriesTable:
         an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
         `replace` replaces whole buckets. `Conflict` when there is a table.
         """
-        lake = ColdTable(open_storage(table_root, storage_options))
+        cold = ColdTable(open_storage(table_root, storage_options))
         spec = new_spec(
             time_column,
             bucket,
@@ -151,8 +151,8 @@ class TimeSeriesTable:
             unique=unique,
             writer=writer,
         )
-        lake.create(spec, declare_columns(schema, spec))
-        return TimeSeriesTable(lake)
+        cold.create(spec, declare_columns(schema, spec))
+        return TimeSeriesTable(cold)
 
     @classmethod
     def open(
@@ -162,9 +162,9 @@ class TimeSeriesTable:
         storage_options: Mapping[str, str] | None = None,
     ) -> "TimeSeriesTable":
         """Open a table; `NotFound` when there is none."""
-        lake = ColdTable(open_storage(table_root, storage_options))
-        lake.state()
-        return TimeSeriesTable(lake)
+        cold = ColdTable(open_storage(table_root, storage_options))
+        cold.state()
+        return TimeSeriesTable(cold)
 
     def root(self) -> str:
         """Return the path or URL of the table."""
@@ -627,17 +627,17 @@ def repair_table(
 def _open_for_repair(
     table_root: str | os.PathLike[str], storage_options: Mapping[str, str] | None
 ) -> tuple[ColdTable, Mapping[str, Mark]]:
-    lake = ColdTable(open_storage(table_root, storage_options))
-    if not lake.log.exists():
-        raise NotFound("no table here", hint="name the table's folder", root=lake.storage.root)
+    cold = ColdTable(open_storage(table_root, storage_options))
+    if not cold.log.exists():
+        raise NotFound("no table here", hint="name the table's folder", root=cold.storage.root)
     try:
-        first = lake.log.commit(1)
+        first = cold.log.commit(1)
     except (NotFound, Corruption):
-        return lake, {}
+        return cold, {}
     ids = [action.spec.table_id for action in first.actions if isinstance(action, SetTable)]
-    root = lake.storage.root
-    is_local = isinstance(lake.storage, LocalStorage)
-    return lake, retired_marks_above(root, ids[0]) if ids and is_local else {}
+    root = cold.storage.root
+    is_local = isinstance(cold.storage, LocalStorage)
+    return cold, retired_marks_above(root, ids[0]) if ids and is_local else {}
 
 
 def new_spec(

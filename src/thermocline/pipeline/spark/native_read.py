@@ -93,19 +93,19 @@ def read(
     `at` names; its files are kept for a day, even if the table changes. `storage_options` are those
     of an object store, for the driver and the workers.
     """
-    lake, view, rows = _resolve_table(table, at, storage_options, hot=check_flag(hot, "hot"))
+    cold, view, rows = _resolve_table(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
     window = parse_window(start, end, state.spec.bucket)
     arrow = select_columns(state.schema, columns)
     check_session(spark)
-    hold_version(lake, state.version, LEASE_S)
+    hold_version(cold, state.version, LEASE_S)
     frame = spark_schema(arrow)
-    groups, odd = _group_segments(lake, state, arrow.names, window)
-    plot = scan_spec(lake, state, arrow.names, window, storage_options)
-    parts = partition_segments(plot, odd, PARTITION_BYTES)
+    groups, odd = _group_segments(cold, state, arrow.names, window)
+    scan = scan_spec(cold, state, arrow.names, window, storage_options)
+    parts = partition_segments(scan, odd, PARTITION_BYTES)
     if rows is not None:
-        parts += partition_hot_rows(plot, rows)
-    frames = [_read_native(spark, lake, arrow, kind, window) for kind in groups.items()]
+        parts += partition_hot_rows(scan, rows)
+    frames = [_read_native(spark, cold, arrow, kind, window) for kind in groups.items()]
     if parts or not frames:
         frames.append(_read_with_python(spark, parts, frame))
     return reduce(lambda one, other: one.union(other), frames)
@@ -115,29 +115,29 @@ def _resolve_table(
     table: Any, at: object, options: Mapping[str, str] | None, *, hot: bool
 ) -> tuple[ColdTable, TableView, pa.Table | None]:
     """Return the table, the view to read, and the hot rows if they are requested."""
-    lake = getattr(table, "cold", None)
+    cold = getattr(table, "cold", None)
     if not hot:
-        found = lake or ColdTable(open_storage(table, options, "table"))
+        found = cold or ColdTable(open_storage(table, options, "table"))
         return found, TableView(found.state(at)), None
     if at is not None:
         hint = "omit `at` or `hot`"
         raise Invalid("an old version has no hot rows", hint=hint, at=at)
-    if lake is None or not hasattr(table, "snapshot"):
+    if cold is None or not hasattr(table, "snapshot"):
         hint = "pass a table of tc.connect(folder)"
         raise Invalid("only a table of a lake has hot rows", hint=hint)
-    view = resolve_view(table.snapshot(), lake)
-    return lake, view, hot_rows(view)
+    view = resolve_view(table.snapshot(), cold)
+    return cold, view, hot_rows(view)
 
 
 def _group_segments(
-    lake: ColdTable, state: TableState, names: Sequence[str], window: TimeWindow
+    cold: ColdTable, state: TableState, names: Sequence[str], window: TimeWindow
 ) -> tuple[dict[tuple[StoredColumn, ...], list[Segment]], list[Segment]]:
     """Return the segments that Spark can read, grouped by stored columns, and the others."""
     loaded = [state.schema.column(name) for name in [*names, state.spec.time_column]]
     groups: dict[tuple[StoredColumn, ...], list[Segment]] = {}
     odd = []
     found = state.segments.overlapping(window.start, window.end)
-    is_local = isinstance(lake.storage, LocalStorage)
+    is_local = isinstance(cold.storage, LocalStorage)
     for segment in sorted(found, key=lambda one: (one.ts_min, one.segment_id)):
         kind = tuple(_stored_column(state, segment, column) for column in loaded)
         is_plain = is_local and not segment.deletes and all(map(_is_native, kind, loaded))
@@ -147,7 +147,7 @@ def _group_segments(
             odd.append(segment)
     for kind, held in groups.items():
         if any(one is not None and is_nanoseconds(one[1]) for one in kind):
-            paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in held]
+            paths = [cold.storage.locate(one.path, one.file_size, one.checksum) for one in held]
             with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
                 counted = list(pool.map(_has_no_int96, paths))
             odd += [one for one, is_so in zip(held, counted, strict=True) if not is_so]
@@ -183,7 +183,7 @@ def _has_no_int96(path: str) -> bool:
 
 def _read_native(
     spark: "SparkSession",
-    lake: ColdTable,
+    cold: ColdTable,
     arrow: pa.Schema,
     kind: tuple[tuple[StoredColumn, ...], list[Segment]],
     window: TimeWindow,
@@ -192,7 +192,7 @@ def _read_native(
     stored, segments = kind
     physical = {one[0]: _physical_type(one) for one in stored if one is not None}
     fields = [spark_types.StructField(name, held) for name, held in physical.items()]
-    paths = [lake.storage.locate(one.path, one.file_size, one.checksum) for one in segments]
+    paths = [cold.storage.locate(one.path, one.file_size, one.checksum) for one in segments]
     reader = spark.read.schema(spark_types.StructType(fields)).option(_VERIFY_PAGES, "true")
     rows = reader.parquet(*(_GLOB.sub(r"\\\1", path) for path in paths))
     time = stored[-1]

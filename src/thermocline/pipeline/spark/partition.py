@@ -40,9 +40,9 @@ class ScanSpec:
 class ReadPartition(InputPartition):
     """The rows that one task reads."""
 
-    def __init__(self, plot: ScanSpec, segments: Sequence[Segment] = (), rows: bytes = b"") -> None:
+    def __init__(self, scan: ScanSpec, segments: Sequence[Segment] = (), rows: bytes = b"") -> None:
         super().__init__(None)
-        self.spec = plot
+        self.spec = scan
         self.segments = tuple(segments)
         self.rows = rows
 
@@ -60,7 +60,7 @@ def scan_spec(
 
 
 def partition_segments(
-    plot: ScanSpec, segments: Iterable[Segment], size_bytes: int
+    scan: ScanSpec, segments: Iterable[Segment], size_bytes: int
 ) -> list[ReadPartition]:
     """Return the segments as partitions of about this size, in the order of their times."""
     found: list[ReadPartition] = []
@@ -68,14 +68,14 @@ def partition_segments(
     total = 0
     for segment in sorted(segments, key=lambda one: (one.ts_min, one.segment_id)):
         if held and total + segment.file_size > size_bytes:
-            found.append(ReadPartition(plot, held))
+            found.append(ReadPartition(scan, held))
             held, total = [], 0
         held.append(segment)
         total += segment.file_size
-    return [*found, ReadPartition(plot, held)] if held else found
+    return [*found, ReadPartition(scan, held)] if held else found
 
 
-def partition_hot_rows(plot: ScanSpec, rows: pa.Table) -> list[ReadPartition]:
+def partition_hot_rows(scan: ScanSpec, rows: pa.Table) -> list[ReadPartition]:
     """Return hot rows as partitions."""
     found = []
     for first in range(0, rows.num_rows, ROWS_PER_PARTITION):
@@ -83,27 +83,27 @@ def partition_hot_rows(plot: ScanSpec, rows: pa.Table) -> list[ReadPartition]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as stream:
             stream.write_table(part)
-        found.append(ReadPartition(plot, rows=sink.getvalue().to_pybytes()))
+        found.append(ReadPartition(scan, rows=sink.getvalue().to_pybytes()))
     return found
 
 
 def read_partition(share: ReadPartition, frame: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition in the frame's types. For workers."""
-    plot = share.spec
+    scan = share.spec
     shape = canonical_schema(frame)
     for batch in _read_batches(share):
-        inside = match_window(batch.column(plot.state.spec.time_column), plot.window)
+        inside = match_window(batch.column(scan.state.spec.time_column), scan.window)
         kept = batch if inside.all() else filter_rows(batch, inside)
         if kept.num_rows:
-            yield to_spark(kept.select(list(plot.names)), shape)
+            yield to_spark(kept.select(list(scan.names)), shape)
 
 
 def _read_batches(share: ReadPartition) -> Iterator[pa.RecordBatch]:
-    plot = share.spec
-    loaded = list(dict.fromkeys([*plot.names, plot.state.spec.time_column]))
+    scan = share.spec
+    loaded = list(dict.fromkeys([*scan.names, scan.state.spec.time_column]))
     if share.rows:
         yield from pa.ipc.open_stream(share.rows)
-    storage = open_storage(plot.root, plot.options)
+    storage = open_storage(scan.root, scan.options)
     for segment in share.segments:
-        for rows in read_rows(storage, plot.state, segment, loaded):
+        for rows in read_rows(storage, scan.state, segment, loaded):
             yield rows.batch

@@ -128,11 +128,11 @@ class TableReader(DataSourceReader):
         hold_version(table, state.version, options.lease_s)
         names = frame_columns(self._frame, state.schema)
         pruned = self._pruned or SegmentPruning(options.window(state.spec.bucket))
-        plot = scan_spec(table, state, names, pruned.window, options.storage)
+        scan = scan_spec(table, state, names, pruned.window, options.storage)
         size_bytes = options.number("partitionBytes", PARTITION_BYTES)
-        found = partition_segments(plot, pruned.matching_segments(state), size_bytes)
+        found = partition_segments(scan, pruned.matching_segments(state), size_bytes)
         if rows is not None:
-            found += partition_hot_rows(plot, rows)
+            found += partition_hot_rows(scan, rows)
         return [*found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

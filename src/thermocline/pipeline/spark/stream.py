@@ -162,9 +162,9 @@ class CommitReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         state = self._with_loaded_schema(state)
         names = frame_columns(self._frame, state.schema)
-        plot = scan_spec(table, state, names, options=self._options.storage)
+        scan = scan_spec(table, state, names, options=self._options.storage)
         size_bytes = self._options.number("partitionBytes", PARTITION_BYTES)
-        return [*partition_segments(plot, segments, size_bytes)]
+        return [*partition_segments(scan, segments, size_bytes)]
 
     def _with_loaded_schema(self, state: TableState) -> TableState:
         """Return the state with the columns with which the stream was loaded."""

@@ -27,6 +27,7 @@ from thermocline.errors import BodyTooLarge, Invalid, ThermoclineError
 from thermocline.ingest.exact_values import has_decimals, json_conversion, short_text
 from thermocline.ingest.json_text import restore_negative_zeros
 from thermocline.ingest.rows import ROWS_MAX, fit_rows, rows_table
+from thermocline.lake_table import LakeTable
 
 LINE_LOOKS_MAX = 100_000
 JSON_VALUES_MAX = 4_000_000
@@ -153,7 +154,7 @@ def _without_decimals(value: Any) -> Any:
     return value
 
 
-def locate_refused_row(found: JsonRows, table: Any) -> dict[str, int]:
+def locate_refused_row(found: JsonRows, table: LakeTable) -> dict[str, int]:
     """Return the position of the first row that is refused alone; empty if there is none."""
     state = table.cold.state()
     for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
