@@ -5,8 +5,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from cold.test_supersede import COLUMNS, export, hand, held
-from cold.test_supersede import rows as entity_rows
+from cold.test_export_plan import COLUMNS, export, hand, held
+from cold.test_export_plan import rows as entity_rows
 from fixtures.lake import HOUR_US, JUNE_US, closes, lake_on, rows, spec
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.vacuum import vacuum

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from cold.test_supersede import COLUMNS, export, held
+from cold.test_export_plan import COLUMNS, export, held
 from fixtures.lake import lake_on
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_fault import Died
