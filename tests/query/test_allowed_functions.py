@@ -9,6 +9,8 @@ CHANGING = set(
     get_current_timestamp transaction_timestamp current_localtime current_localtimestamp
     """.split()  # noqa: SIM905
 )
+# Refused by a prefix or by name, if they were not functions of values: `version` is Thermocline's.
+HARMLESS = {"pg_typeof", "version"}
 PREFIXES = (
     "__",
     "collate_",
@@ -30,7 +32,7 @@ NAMED = set(
     """
     !__postfix col_description combine combine_aggr constant_or_null create_sort_key finalize
     format_type get_block_size hive_partition_component index_key invoke map_to_pg_oid
-    obj_description remap_struct session_user shobj_description to_aggregate_state user version
+    obj_description remap_struct session_user shobj_description to_aggregate_state user
     """.split()  # noqa: SIM905
 )
 # Special syntax that the parser never writes as the name of a function.
@@ -39,7 +41,7 @@ WORDS = {"is distinct from", "is not distinct from"}
 
 def is_refused(name: str, stability: str | None) -> bool:
     """Functions whose value changes from call to call, and internal functions of the engine."""
-    if name in CHANGING:
+    if name in CHANGING | HARMLESS:
         return False
     changes = stability in ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
     return changes or name.startswith(PREFIXES) or name in NAMED | WORDS

@@ -26,6 +26,27 @@ from thermocline.query.sql.syntax import rewrite_as_of
         ("from p as of version ? x", "from p AS x AT (VERSION => ?)"),
         ("from p as of timestamp '2024-06-01'", "from p AT (TIMESTAMP => '2024-06-01')"),
         ("from p as of timestamp $1", "from p AT (TIMESTAMP => $1)"),
+        ("from p as of timestamp now()", "from p AT (TIMESTAMP => now())"),
+        (
+            "from p as of timestamp now() - interval 1 hour x where",
+            "from p AS x AT (TIMESTAMP => now() - interval 1 hour) where",
+        ),
+        (
+            "from p as of timestamp $1 - interval '1 day' + interval (2) minutes as x",
+            "from p AS x AT (TIMESTAMP => $1 - interval '1 day' + interval (2) minutes)",
+        ),
+        (
+            "from p as of timestamp (now() - interval 1 hour), q",
+            "from p AT (TIMESTAMP => (now() - interval 1 hour)), q",
+        ),
+        (
+            "from p as of timestamp date '2024-06-01'::timestamp x",
+            "from p AS x AT (TIMESTAMP => date '2024-06-01'::timestamp)",
+        ),
+        (
+            "from p as of timestamp current_timestamp /* now */ join q",
+            "from p AT (TIMESTAMP => current_timestamp) /* now */ join q",
+        ),
         (
             "from p as of version 1, q as of version 2 where 1",
             "from p AT (VERSION => 1), q AT (VERSION => 2) where 1",

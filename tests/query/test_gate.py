@@ -83,10 +83,12 @@ HOSTILE = {
     "current query": "select current_query()",
     "temporary files": "select * from duckdb_temporary_files()",
     "secrets by scope": "select * from which_secret('s3://x', 's3')",
-    "information schema": "select * from information_schema.tables",
     "postgres catalog": "select * from pg_catalog.pg_views",
-    "main schema": "select * from main.prices",
     "memory catalog": "select * from memory.main.prices",
+    "another table of the information schema": "select * from information_schema.key_column_usage",
+    "a version of the information schema": "from information_schema.tables as of version 1",
+    "the main schema of a catalog": "select * from system.main.prices",
+    "a catalog view by the main schema": "select * from main.duckdb_settings()",
     # SQL as text
     "query": "select * from query('select 1')",
     "query_table": "select * from query_table('prices')",
@@ -106,13 +108,16 @@ HOSTILE = {
     "internal function": "select __internal_compress_integral_utinyint(1, 2)",
     "repeat rows": "select * from repeat_row(1, num_rows => 100000000000)",
     "test types": "select * from test_all_types()",
+    "a method of a schema": "select main.getenv('HOME')",
+    "a method that reads files": "select path.read_text() from prices",
+    "a method of the system": "select system.version()",
+    "a method of a table function": "select * from prices.read_parquet()",
     # Names that lead elsewhere
     "catalog name as an expression": "with recursive sqlite_master as (select * from "
     "sqlite_master union all select * from sqlite_master) select * from sqlite_master",
     "settings name as an expression": "with duckdb_settings as (select 1) select 1",
     "internal name as an expression": "with __thermocline_slot_0 as (select 1) select 1",
     "version of an expression": "with x as (select 1) select * from x as of version 3",
-    "method call": "select close.round() from prices",
 }
 
 
@@ -151,6 +156,10 @@ def test_a_hostile_statement_is_refused(parser, name):
         ("select * from t pivot (sum(a) for b in (1, 2))", ["t"]),
         ("select * from range(3), generate_series(1, 2), json_each('{}'), unnest([1])", []),
         ("select * from sqlite_master", ["sqlite_master"]),
+        ("select * from main.prices", ["prices"]),
+        ("with prices as (select 1) select * from main.prices", ["prices"]),
+        ("select * from information_schema.tables, information_schema.columns", []),
+        ("select close.round(), p.close.abs() from prices p", ["prices"]),
     ],
 )
 def test_the_tables_of_a_query_are_those_the_engine_would_look_up(parser, sql, tables):

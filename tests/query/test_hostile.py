@@ -101,6 +101,13 @@ REFUSED = {
     "the environment": "select getenv('THERMOCLINE_TEST_SECRET')",
     "the environment by table": "select * from duckdb_variables() where name = 'PATH'",
     "the version": "select * from pragma_version()",
+    "settings in the information schema": "select * from information_schema.settings",
+    "files in the information schema": "select file from information_schema.tables",
+    "tables of another catalog": "select * from memory.information_schema.tables",
+    "show of databases": "show databases",
+    "show of settings": "show temp_directory",
+    "describe of a file": "describe '{secret}'",
+    "summarize of a file": "summarize '{link}'",
     "the schema": "select current_schema(), current_database()",
     "the process": "select pg_backend_pid()",
     # SQL in SQL
@@ -114,7 +121,59 @@ REFUSED = {
     "a null in the text": "select 1 \0; select 2",
     "explain": "explain analyze delete from prices",
     "explain of a copy": "explain analyze copy (select 1) to '{folder}/out.csv'",
-    "explain of a select": "explain analyze select * from prices",
+    "explain of a file": "explain select * from '{secret}'",
+    "explain of a function": "explain select * from read_text('{link}')",
+    "explain of explain": "explain explain select 1",
+    "explain of a definition": "explain create temp view v as select * from '{secret}'",
+    "explain as text": "explain (format html) select 1",
+    "explain of two": "explain select 1; copy (select 1) to '{folder}/out.csv'",
+    # Views and macros: each passes the gate where it is defined and where it is used
+    "a view of a file": "create temp view v as select * from '{secret}'; select * from v",
+    "a view of a function": "create temp view v as from read_text('{link}'); from v",
+    "a view of the catalog": "create temp view v as from duckdb_settings(); from v",
+    "a view that is not used": "create temp view v as from read_text('{link}'); select 1",
+    "a view in place of a table": "create temp view prices as select 1; select * from prices",
+    "a view in place of the catalog": "create temp view duckdb_settings as select 1; select 1",
+    "a view with an own name": "create temp view __thermocline_slot_0 as select 1; select 1",
+    "a view in another schema": "create temp view main.v as select 1; select * from v",
+    "a view for later": "create temp view v as select 1",
+    "a view for everyone": "create view v as select 1; select * from v",
+    "a view that ends early": "create temp view v as select 1) as x; select * from v",
+    "a view with a statement in it": "create temp view v as (copy prices to '{folder}/o'); from v",
+    "a view of itself": "create or replace temp view v as select * from v; select * from v",
+    "a table in place of a view": "create temp table v as select 1; select * from v",
+    "a macro of a file": "create temp macro f() as table from read_text('{link}'); from f()",
+    "a macro of a value of a file": "create temp macro f() as (select content from "
+    "read_text('{link}')); select f()",
+    "a macro with the file as its argument": "create temp macro f(p) as table select * from "
+    "read_text(p); from f('{link}')",
+    "a macro with the table as its argument": "create temp macro f(p) as table select * from "
+    "query_table(p); from f('{secret}')",
+    "a macro of a setting": "create temp macro f(a) as current_setting(a); select f('TimeZone')",
+    "a macro of the environment": "create temp macro f(a) as getenv(a); select f('HOME')",
+    "a macro in place of a function": "create temp macro count(a) as 1; select count(1)",
+    "a macro in place of a refused function": "create temp macro getenv(a) as "
+    "system.main.getenv(a); select getenv('THERMOCLINE_TEST_SECRET')",
+    "a macro that ends early": "create temp macro f() as 1) , (select 2; select f()",
+    "a macro with a clause": "create temp macro f() as 1 from glob('/*'); select f()",
+    "a macro with a default": "create temp macro f(a := getenv('HOME')) as a; select f()",
+    "a macro with a default query": "create temp macro f(a := (select 1)) as a; select f()",
+    "a macro of itself": "create temp macro f(a) as f(a); select f(1)",
+    "a macro in a circle": "create temp macro f(a) as a; create temp macro g(a) as f(a); "
+    "create or replace temp macro f(a) as g(a); select f(1)",
+    "a drop of a table": "drop view prices; select 1",
+    "a drop of a function": "drop macro count; select 1",
+    "a pivot of a file": "pivot '{secret}' on a using count(*)",
+    "a pivot of a function": "pivot (from read_text('{link}')) on content using count(*)",
+    "a pivot on a file": "pivot prices on (select content from read_text('{link}')) using count(*)",
+    "a pivot with a file": "pivot prices on symbol using max((from read_text('{link}')))",
+    "a pivot and more": "pivot prices on symbol using count(*); copy prices to '{folder}/o'",
+    "a pivot with a parameter": "pivot prices on symbol using max(getvariable('x'))",
+    "a method of a file": "select '{link}'.read_text()",
+    "a method of a setting": "select 'temp_directory'.current_setting()",
+    "a version by a file": "select * from prices as of timestamp (select content from "
+    "read_text('{link}'))",
+    "a version by a setting": "select * from prices as of timestamp current_setting('TimeZone')",
     "a table made": "create temp table x as select * from '{secret}'",
     "a macro made": "create or replace macro count(a) as 1",
     "a function made": "create function f() as table select * from '{secret}'",
@@ -188,7 +247,6 @@ CONTAINED = {
     "a chain of expressions": "with a0 as (select 1 as n), "
     + ", ".join(f"a{n} as (select x.n from a{n - 1} x, a{n - 1} y)" for n in range(1, 30))
     + " select count(*) from a29",
-    "a text past the limit": "select '" + "x" * 200_000 + "'",
     "a list of constants for pruning": "select count(*) from prices where ts > to_timestamp("
     + "1 + " * 3_000
     + "1)",
@@ -200,6 +258,35 @@ CONTAINED = {
     "the user": "select current_user, session_user, current_catalog, current_schema",
     "a zone": "select timezone('../../etc/passwd', now())",
     "a collation": "select 'a' collate nosuch",
+    "explain": "explain select * from prices where close > 3",
+    "explain with a run": "explain analyze select symbol, max(close) from prices group by all",
+    "explain of a long run": "explain analyze select count(*) from range(10000000) a(i), "
+    "range(10000000) b(j) where i * j % 7 = 3",
+    "the information schema": "select * from information_schema.columns c, "
+    "information_schema.tables t, information_schema.schemata",
+    "all tables": "show all tables",
+    "own version": "select version(), pg_typeof(close) from prices",
+    "views of views": "create temp view v0 as select 1 as n; "
+    + "".join(
+        f"create temp view v{n} as select x.n from v{n - 1} x, v{n - 1} y; " for n in range(1, 25)
+    )
+    + "select count(*) from v24",
+    "macros of macros": "create temp macro f0(a) as a + a; "
+    + "".join(f"create temp macro f{n}(a) as f{n - 1}(f{n - 1}(a)); " for n in range(1, 12))
+    + "select f11(1)",
+    "too many definitions": "".join(
+        f"create temp view v{n} as select {n} as n; " for n in range(200)
+    )
+    + "select 1",
+    "a pivot on many values": "pivot (select i, i % 20000 as k from range(100000) r(i)) on k "
+    "using count(*)",
+    "a long text of numbers": "select 1 where 1 in (" + ",".join(["1234567"] * 125_000) + ")",
+    "a long text of brackets": "select " + "(" * 400_000 + "1" + ")" * 400_000,
+    "a long text of sums": "select " + " + ".join(["1"] * 250_000),
+    "a long text of queries": "select * from (" * 60_000 + "select 1" + ")" * 60_000,
+    "a long text of unions": " union all ".join(["select 1"] * 50_000),
+    "a long text of dots": "select a" + ".b" * 400_000,
+    "a text past the limit": "select '" + "x" * 2_000_000 + "'",
     "an error of its own": "select error('{secret}')",
 }
 

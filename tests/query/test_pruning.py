@@ -265,8 +265,8 @@ def test_a_narrow_condition_reads_few_files(world):
         "select * from p tablesample 10 rows where ts = '1999-01-01'": (10, 10),
     }
     for sql, (least, most) in asked.items():
-        with session._open_query(sql, None) as prepared:
-            assert least <= len(prepared.files) <= most, sql
+        with session._open_query(sql, None) as task:
+            assert least <= len(task.prepared.files) <= most, sql
 
 
 COUNTS = (

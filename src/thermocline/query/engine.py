@@ -13,6 +13,7 @@ Out:  cursors that run SQL; errors of this package only
   reuse: a new one costs a short query 1 % of its time.
 """
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,6 +53,11 @@ class EngineLimits:
     spill_bytes: int = SPILL_BYTES_DEFAULT
 
 
+def _version_text() -> str:
+    own = sys.modules["thermocline"].__version__  # to import the package would be a cycle
+    return f"Thermocline {own} on DuckDB {duckdb.__version__}"
+
+
 class Engine:
     """A database in memory; `cursor` gives one connection for one query."""
 
@@ -67,6 +73,7 @@ class Engine:
             for macro in MACROS:
                 self._database.execute(macro)
             self._parsers = deque(self._open_parser() for _ in range(PARSERS))
+            self._database.execute(f"CREATE MACRO version() AS {quote_text(_version_text())}")
             settings = self._settings(limits)
             self._database.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))
         except duckdb.Error as error:

@@ -7,6 +7,8 @@ Out:  Arrow tables and streams; errors of this package only
   reads that version to its end, regardless of later commits.
 - If a file of the version cannot be read, the error names it. A stream that fails raises an error;
   it never ends early without one.
+- Views and macros of the session pass the gate when they are defined and at every use. They are
+  created on the cursor of the query that needs them, which is then closed.
 - The session's queries share one warm engine; each uses a separate cursor, so a session is
   thread-safe.
 
@@ -16,8 +18,10 @@ Out:  Arrow tables and streams; errors of this package only
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import duckdb
@@ -27,7 +31,7 @@ from thermocline.cold.care.pin import Pin
 from thermocline.cold.segment.row_reader import RowReader
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
-from thermocline.errors import NotFound, Overloaded, ThermoclineError, Unavailable
+from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, check_path, check_text
 from thermocline.format.layout import Version
 from thermocline.hot.tier import HotSnapshot
@@ -39,20 +43,39 @@ from thermocline.query.engine import (
     EngineLimits,
     translate_errors,
 )
+from thermocline.query.explain import explain
 from thermocline.query.report import QueryReport
 from thermocline.query.source import Source, check_table_name, unknown_table_error
+from thermocline.query.sql.engine_types import quote_text
 from thermocline.query.sql.gate import admit
 from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, StatementCache, prepare
 from thermocline.query.sql.rewrite import guess_proof_text
+from thermocline.query.sql.script import (
+    Definition,
+    Definitions,
+    Explains,
+    OpenPivot,
+    Script,
+    admit_definition,
+    apply_change,
+    names_of,
+    open_pivot,
+    read_script,
+)
 
 BATCH_ROWS_DEFAULT = 131_072
 STATEMENTS_KEPT_MAX = 256
+KEPT_TEXT_LENGTH_MAX = 100_000  # the tree of a longer text takes too much memory to be kept
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
 
 class Session:
-    """Tables under names, and SQL over them."""
+    """Tables under names, and SQL over them.
+
+    Views and macros that its queries define last until it is closed; with `keeps_definitions=False`
+    they last as long as the text that defines them.
+    """
 
     def __init__(
         self,
@@ -60,6 +83,7 @@ class Session:
         threads: int | None = None,
         memory_limit_bytes: int = MEMORY_BYTES_DEFAULT,
         spill_limit_bytes: int = SPILL_BYTES_DEFAULT,
+        keeps_definitions: bool = True,
     ) -> None:
         self._limits = EngineLimits(
             0 if threads is None else check_count(threads, "threads"),
@@ -75,6 +99,8 @@ class Session:
         self._pins: set[Pin] = set()  # of streams that are open
         self._is_closed = False
         self._statements: LruCache[str, StatementCache] = LruCache(STATEMENTS_KEPT_MAX)
+        self._keeps_definitions = keeps_definitions
+        self._definitions: Definitions = {}
 
     def register_tstable(
         self, name: str, table: Any, *, storage_options: Mapping[str, str] | None = None
@@ -107,6 +133,10 @@ class Session:
             raise NotFound("no such file", hint="check the path", path=absolute)
         self._register(Source(name, path=absolute))
 
+    def register_broken(self, name: str, error: ThermoclineError) -> None:
+        """Register the name of a table that cannot be opened; queries that need it raise this."""
+        self._register(Source(check_table_name(name), error=error))
+
     def _register(self, source: Source) -> None:
         with self._lock:
             self._check_open()
@@ -127,12 +157,12 @@ class Session:
     def sql(self, query: str, params: Params = None) -> pa.Table:
         """Return the answer of one SELECT as a table.
 
-        Parameters are `?` or `$1` with a list, or `$name` with a mapping. `Invalid` when the
-        query is not one SELECT or cannot be run, `NotFound` for a table that is not registered.
+        Parameters are `?` or `$1` with a list, or `$name` with a mapping. The text may also be
+        EXPLAIN, SHOW TABLES, or definitions of temporary views and macros before the query.
+        `Invalid` when the query cannot be run, `NotFound` for a table that is not registered.
         """
-        with self._open_query(query, params) as prepared, _translate_read_errors(prepared):
-            answer: pa.Table = run_prepared(prepared).to_arrow_table()
-            return answer
+        with self._open_query(query, params) as task, _translate_read_errors(task.prepared):
+            return task.answer()
 
     def sql_reader(
         self, query: str, params: Params = None, batch_rows: int = BATCH_ROWS_DEFAULT
@@ -150,11 +180,12 @@ class Session:
         """Return the answer of one SELECT as a stream, and a report of what it reads."""
         check_count(batch_rows, "batch_rows", least=1)
         with ExitStack() as stack:
-            prepared = stack.enter_context(self._open_query(query, params))
+            task = stack.enter_context(self._open_query(query, params))
+            prepared = task.prepared
             for table, state in prepared.versions:
                 stack.callback(self._release, self._pin(table, state.version))
             with _translate_read_errors(prepared):
-                reader = run_prepared(prepared).to_arrow_reader(batch_rows)
+                reader = task.stream(batch_rows)
             batches = _stream_batches(reader, prepared, stack.pop_all())
             next(batches)  # from here on, closing it releases the pins and the cursor
             rows = RowReader(reader.schema, batches)
@@ -176,11 +207,11 @@ class Session:
             pin.release()
 
     @contextmanager
-    def _open_query(self, query: str, params: Params) -> Iterator[PreparedQuery]:
+    def _open_query(self, query: str, params: Params) -> Iterator["_Task"]:
         """Prepare a query on a cursor that the block's end gives back or closes."""
-        check_text(query, "query")
-        prepared = None
-        while prepared is None:
+        script = read_script(check_text(query, "query"))
+        task = None
+        while task is None:
             with self._lock:
                 self._check_open()
                 sources = dict(self._sources)
@@ -189,14 +220,21 @@ class Session:
                 self._busy_cursors.add(cursor)
             is_clean = False
             try:
-                statement = self._statements.get(query)
-                if statement is None:
-                    with engine.lend_parser(cursor) as parser:
-                        admitted = admit(parser, query, guess_proof_text(query, sources))
-                    statement = self._statements.put(query, StatementCache(admitted))
-                prepared = prepare(cursor, statement, sources, params, engine.may_read)
-                yield prepared
-                is_clean = prepared.leaves_nothing
+                with engine.lend_parser(cursor) as parser:
+                    planned = self._plan(parser, script, sources)
+                prepared = prepare(
+                    cursor,
+                    planned.statement,
+                    sources,
+                    params,
+                    engine.may_read,
+                    planned.needed,
+                    [one.name for one in planned.definitions.values() if one.kind == "view"],
+                )
+                self._keep_definitions(script)
+                task = _Task(prepared, script.explains, planned.pivot)
+                yield task
+                is_clean = prepared.leaves_nothing and not task.is_special
             except OutOfReach as error:
                 with self._lock:
                     self._copy_folders.add(error.folder)
@@ -207,6 +245,54 @@ class Session:
                 else:
                     with suppress(duckdb.Error):
                         cursor.close()
+
+    def _plan(
+        self, parser: duckdb.DuckDBPyConnection, script: Script, sources: Mapping[str, Source]
+    ) -> "_Plan":
+        """Admit the query of a text, and every view and macro that it defines or needs."""
+        definitions = self._definitions
+        for change in script.changes:
+            definitions = apply_change(definitions, change)
+        query, changed = script.query, [change.name.lower() for change in script.changes]
+        if query is None:
+            if not self._keeps_definitions:
+                raise Invalid(
+                    "a definition lasts as long as its session, and this query has none",
+                    hint="write the query behind it: CREATE TEMP VIEW v AS ...; SELECT * FROM v",
+                )
+            query = f"SELECT {quote_text(script.changes[-1].name)} AS changed"
+        pivot = open_pivot(parser, query)
+        names = names_of(definitions)
+        if pivot is not None:
+            if script.explains:
+                raise Invalid("EXPLAIN needs a PIVOT with a list", hint="write ON a IN ('x', 'y')")
+            statement = StatementCache(admit(parser, pivot.text, None, names))
+            pivot.check(statement.statement)
+        elif definitions:
+            statement = StatementCache(admit(parser, query, None, names))
+        else:
+            statement = self._admit_plain(parser, query, sources)
+        wanted = [*statement.statement.defined, *(name for name in changed if name in definitions)]
+        needed = _admit_definitions(parser, definitions, wanted)
+        return _Plan(statement, needed, definitions, pivot)
+
+    def _admit_plain(
+        self, parser: duckdb.DuckDBPyConnection, query: str, sources: Mapping[str, Source]
+    ) -> StatementCache:
+        """Return the statement of a query without definitions, from the cache if it is there."""
+        known = self._statements.get(query)
+        if known is not None:
+            return known
+        found = StatementCache(admit(parser, query, guess_proof_text(query, sources)))
+        if len(query) > KEPT_TEXT_LENGTH_MAX:
+            return found
+        return self._statements.put(query, found)
+
+    def _keep_definitions(self, script: Script) -> None:
+        if script.changes and self._keeps_definitions:
+            with self._lock:
+                for change in script.changes:
+                    self._definitions = apply_change(self._definitions, change)
 
     def _engine_for(self, sources: Mapping[str, Source]) -> Engine:
         folders = {
@@ -247,6 +333,72 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """An admitted query, with the views and macros that it needs, each after those it needs."""
+
+    statement: StatementCache
+    needed: list[tuple[Definition, StatementCache]]
+    definitions: Definitions
+    pivot: OpenPivot | None
+
+
+def _admit_definitions(
+    parser: duckdb.DuckDBPyConnection, definitions: Definitions, wanted: Iterable[str]
+) -> list[tuple[Definition, StatementCache]]:
+    """Admit the wanted definitions and those they need; return them in the order of creation."""
+    names = names_of(definitions)
+    found: dict[str, tuple[Definition, StatementCache]] = {}
+    needs: dict[str, frozenset[str]] = {}
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            definition = definitions[name]
+            statement = admit_definition(parser, definition, names)
+            found[name] = (definition, StatementCache(statement))
+            needs[name] = statement.defined
+            waiting += statement.defined
+    try:
+        return [found[name] for name in TopologicalSorter(needs).static_order()]
+    except CycleError as error:
+        hint = "define it without itself"
+        raise Invalid("a view or macro needs itself", hint=hint, names=error.args[1]) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A prepared query, and what to do with it: return its rows, or explain it."""
+
+    prepared: PreparedQuery
+    explains: Explains
+    pivot: OpenPivot | None
+
+    @property
+    def is_special(self) -> bool:
+        """Whether the cursor is left with more than the query."""
+        return bool(self.explains) or self.pivot is not None
+
+    def answer(self) -> pa.Table:
+        """Return the whole answer."""
+        if self.explains:
+            return explain(self.prepared, runs=self.explains == "run")
+        answer: pa.Table = self._relation().to_arrow_table()
+        return answer
+
+    def stream(self, batch_rows: int) -> pa.RecordBatchReader:
+        """Return the answer as the engine computes it."""
+        if self.explains:
+            return self.answer().to_reader()
+        return self._relation().to_arrow_reader(batch_rows)
+
+    def _relation(self) -> duckdb.DuckDBPyRelation:
+        if self.pivot is None:
+            return run_prepared(self.prepared)
+        text = self.pivot.remove_lists(self.prepared.text)
+        return run_prepared(replace(self.prepared, text=text))
 
 
 def run_prepared(prepared: PreparedQuery) -> duckdb.DuckDBPyRelation:

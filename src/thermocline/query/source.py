@@ -21,7 +21,7 @@ import pyarrow as pa
 from thermocline.cold.coverage_report import CoverageReport, history
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Invalid, TableNotFound
+from thermocline.errors import Invalid, TableNotFound, ThermoclineError
 from thermocline.format.argument import check_text
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import TimeNs, format_instant
@@ -52,12 +52,16 @@ USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One registered name: a table, or the path of a Parquet file; `hot` returns hot rows."""
+    """One registered name: a table, or the path of a Parquet file; `hot` returns hot rows.
+
+    With `error`, the table cannot be opened, and a query that needs it raises this.
+    """
 
     name: str
     table: ColdTable | None = None
     path: str = ""
     hot: Callable[[], HotSnapshot] | None = None
+    error: ThermoclineError | None = None
 
     @property
     def folder(self) -> str | None:
@@ -136,6 +140,8 @@ def _open_view(source: Source, way: str, number: int) -> TableView:
 
 
 def _require_table(source: Source) -> ColdTable:
+    if source.error is not None:
+        raise source.error
     if source.table is None:
         raise Invalid(
             "a plain Parquet file has no versions and no coverage",

@@ -68,7 +68,7 @@ _FUNCTIONS = """
     min_by minute mismatches mod mode month monthname multiply nanosecond nextafter
     nfc_normalize normalized_interval not_ilike_escape not_like_escape now nth_value ntile
     nullif octet_length ord overlay parse_dirname parse_dirpath parse_filename
-    parse_formatted_bytes parse_path path_join percent_rank pi position pow power prefix
+    parse_formatted_bytes parse_path path_join percent_rank pg_typeof pi position pow power prefix
     printf product quantile quantile_cont quantile_disc quarter radians random range rank
     rank_dense reduce regexp_escape regexp_extract regexp_extract_all regexp_full_match
     regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table regr_avgx
@@ -91,7 +91,7 @@ _FUNCTIONS = """
     uuidv4 uuidv7 var_pop var_samp variance variant_array_length variant_comparator
     variant_contains variant_exists variant_extract variant_extract_string variant_group_array
     variant_group_object variant_keys variant_normalize variant_type variant_typeof
-    vertex_extract wavg week weekday weekofyear weighted_avg xor year yearweek
+    version vertex_extract wavg week weekday weekofyear weighted_avg xor year yearweek
 """
 
 # Their value depends on the time of the call, so it may differ when the query runs.
@@ -125,5 +125,17 @@ OWN_TABLE_FUNCTIONS = SERIES_FUNCTIONS | {
     CATALOG_FUNCTION,
 }
 OWN_FUNCTIONS = frozenset({"histogram_quantile"})
+
+INSTEAD = {
+    "date_bin": "write time_bucket(INTERVAL '1 hour', ts)",
+    "dateadd": "write ts + INTERVAL '1 hour'",
+    "getdate": "write now()",
+    "isnull": "write coalesce(a, b)",
+    "nvl": "write coalesce(a, b)",
+    "sysdate": "write now()",
+    "to_char": "write strftime(ts, '%Y-%m-%d')",
+    "to_date": "write strptime(text, '%Y-%m-%d')",
+}
+"""What to write instead of functions of other engines."""
 
 CLOCK_WORDS = frozenset({"current_timestamp", "current_date", "localtimestamp"})

@@ -121,7 +121,7 @@ def _is_clock_word(part: Tree) -> bool:
 
 
 def _is_plain_call(part: Tree) -> bool:
-    modified = part["distinct"] or part["filter"] or part["order_bys"]["orders"]
+    modified = part["distinct"] or part["filter"] or part["order_bys"]["orders"] or part["schema"]
     return part["function_name"].lower() in CONSTANT_FUNCTIONS and not modified
 
 

@@ -1,18 +1,23 @@
 """Decides which SQL may run: one SELECT whose parts are all on an allow list.
 
-In:   SQL text; a cursor of the engine, for its parser
+In:   SQL text; a cursor of the engine, for its parser; the names that the session defines
 Out:  a `Statement`: the tree, and every table, function and parameter it names
 
 - Query kinds, FROM items, expressions and function names are allow-listed. An unknown part is
   refused, so a newer engine cannot open a hole.
 - A name is a table of the session or a common table expression in scope. It never resolves to a
-  file, a catalog or a variable of the program.
+  file, a catalog or a variable of the program. `main.t` is the table `t`.
+- The tables of `information_schema` are Thermocline's, and the engine's are never read.
+- Views and macros of the session have a name here only; their text is admitted in the same way
+  when they are defined and whenever a query uses them.
+- `a.f(x)` is `f(a, x)`: the engine has no schemas of users, so `a` is a column or a table.
 - Scope follows the engine: a common table expression sees those before it, and itself only in the
   second half of a recursion. Names of the engine's catalog are reserved.
 
 This module does not know which tables exist; the session looks up `Statement.tables`.
 """
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +30,7 @@ from thermocline.query.sql.allowed_functions import (
     CLOCK_WORDS,
     FILL_FUNCTION,
     FUNCTIONS,
+    INSTEAD,
     OPERATORS,
     OWN_FUNCTIONS,
     OWN_TABLE_FUNCTIONS,
@@ -104,6 +110,13 @@ _OF_ONE_ROW = frozenset(  # not FUNCTION: an aggregate reads every row
 )
 _CHANGES_ROWS = ("where_clause", "group_expressions", "having", "sample", "qualify")
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
+MAIN_SCHEMA, CATALOG_SCHEMA = "main", "information_schema"
+CATALOG_TABLES = ("columns", "schemata", "tables")  # of the information schema
+_ENGINE_SCHEMAS = frozenset(
+    {MAIN_SCHEMA, CATALOG_SCHEMA, "memory", "pg_catalog", "pragma", "system", "temp"}
+)
+_NEAR = 0.6  # how alike two names are for one to be suggested instead of the other
+_FIND_FUNCTION = "select 1 from duckdb_functions() where lower(function_name) = $1 limit 1"
 _BRANCHES = frozenset({dict, list})  # every other value in a tree is a leaf
 _Scope = frozenset[str]
 
@@ -118,11 +131,24 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class DefinedNames:
+    """The lower-case names of views, macros and table macros that a query may use."""
+
+    views: frozenset[str] = frozenset()
+    macros: frozenset[str] = frozenset()
+    table_macros: frozenset[str] = frozenset()
+
+
+NOTHING_DEFINED = DefinedNames()
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionCall:
     """One call of a Thermocline table function, such as `gaps` or `rate`.
 
     The first argument of `fill_gaps` is a subquery. It passes the gate when it is prepared, as a
     separate statement.
+    A table of the information schema is one, too: its function is `information_schema.tables`.
     """
 
     function: str
@@ -136,7 +162,7 @@ class Statement:
 
     `nodes` are all dictionaries of the tree, the outer ones first. `columns` are the lower-case
     names that it mentions, or None when it may read any column. `parsed_guess` is the parser's
-    output for the guessed text.
+    output for the guessed text. `defined` are the lower-case names of the views and macros in it.
     """
 
     text: str
@@ -149,6 +175,7 @@ class Statement:
     columns: frozenset[str] | None
     asks_clock: bool
     parsed_guess: ParserOutput | None = None
+    defined: frozenset[str] = frozenset()
 
     @property
     def tables(self) -> Mapping[str, str]:
@@ -156,13 +183,18 @@ class Statement:
         return {reference.table: reference.written for reference in self.references}
 
 
-def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None) -> Statement:
+def admit(
+    cursor: duckdb.DuckDBPyConnection,
+    sql: str,
+    guess: str | None = None,
+    names: DefinedNames = NOTHING_DEFINED,
+) -> Statement:
     """Return the statement in the text; `Invalid` names the part that may not run, and why.
 
     `guess` is the likely text of the proof of its template.
     """
     parsed = parse_query(cursor, sql, guess)
-    walk = _GateWalk()
+    walk = _GateWalk(cursor, names)
     walk.run(parsed.tree["node"])
     nodes = tree_nodes(parsed.tree["node"])
     check_digits(nodes, FRACTION)
@@ -174,9 +206,11 @@ def admit(cursor: duckdb.DuckDBPyConnection, sql: str, guess: str | None = None)
         tuple(walk.calls),
         frozenset(parameter_names_among(nodes)),
         frozenset(walk.expressions),
-        _find_columns(nodes, walk.references),
+        # The body of a macro may name columns of the query that uses it.
+        None if walk.uses_macros else _find_columns(nodes, walk.references),
         any(_asks_clock(part) for part in nodes),
         parsed.parsed_guess,
+        frozenset(walk.defined),
     )
 
 
@@ -205,6 +239,10 @@ def _find_columns(nodes: Sequence[Tree], references: Sequence[Reference]) -> fro
                 names.update(mentioned)
                 if len(mentioned) == 1:
                     tables.add(mentioned[0])
+            elif part["class"] == "FUNCTION" and part["schema"]:
+                called_on = [name.lower() for name in part["qualified_name"]["path"][:-1]]
+                names.update(called_on)
+                tables.add(called_on[0])
         elif isinstance(part.get("type"), str) and not _is_understood(part):
             return None
         if "using_columns" in part:
@@ -273,10 +311,14 @@ def check_digits(nodes: Iterable[Tree], kind: str) -> None:
 class _GateWalk:
     """One pass over a tree, with a list of pending nodes instead of recursion."""
 
-    def __init__(self) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, names: DefinedNames) -> None:
         self.references: list[Reference] = []
         self.calls: list[FunctionCall] = []
         self.expressions: set[str] = set()
+        self.defined: set[str] = set()
+        self.uses_macros = False
+        self._names = names
+        self._cursor = cursor
         self._waiting: list[tuple[Any, _Scope]] = []
 
     def run(self, tree: Tree) -> None:
@@ -343,12 +385,22 @@ class _GateWalk:
     def _visit_table(self, node: Tree, scope: _Scope) -> None:
         path = node["qualified_name"]["path"]
         written = node["table_name"]
-        if node["catalog_name"] or node["schema_name"] or path != [written]:
-            raise _refusal("a table name has no catalog or schema", table=".".join(path))
         name = written.lower()
-        if name not in scope:
-            self.references.append(Reference(name, written, node))
-        elif node["at_clause"]:
+        schema = node["schema_name"].lower()
+        if schema == CATALOG_SCHEMA and name in CATALOG_TABLES and len(path) == 2:
+            if node["at_clause"]:
+                raise _refusal("only a table can be read as of another version", name=name)
+            self.calls.append(FunctionCall(f"{CATALOG_SCHEMA}.{name}", (), node))
+            return
+        is_main = schema == MAIN_SCHEMA and path[1:] == [written]
+        if node["catalog_name"] or (path != [written] and not is_main):
+            raise _refusal("a table name has no catalog or schema", table=".".join(path))
+        if is_main or name not in scope:
+            if name in self._names.views:
+                self.defined.add(name)
+            else:
+                self.references.append(Reference(name, written, node))
+        if node["at_clause"] and (name in self._names.views or (name in scope and not is_main)):
             raise _refusal("only a table can be read as of another version", name=written)
         self._queue_children(node, scope)
 
@@ -356,7 +408,7 @@ class _GateWalk:
         function = node["function"]
         if function.get("class") != "FUNCTION":
             raise _refusal("this part of SQL is not supported", part="table function")
-        name = _plain_name(function)
+        name = _plain_name(function, is_method=False)
         if name in OWN_TABLE_FUNCTIONS:
             arguments = tuple(argument["expression"] for argument in function["arguments"])
             if any(argument["name"] for argument in function["arguments"]):
@@ -365,8 +417,12 @@ class _GateWalk:
             if name == FILL_FUNCTION:
                 self._visit_fill(node, function, scope)
                 return
+        elif name in self._names.table_macros:
+            self.defined.add(name)
+            self.uses_macros = True
         elif name not in TABLE_FUNCTIONS:
-            raise _refusal("this table function is not allowed", function=name)
+            known = TABLE_FUNCTIONS | OWN_TABLE_FUNCTIONS | self._names.table_macros
+            raise self._function_error(name, known, "this table function is not allowed")
         self._queue_children(node, scope, skip=("function",))
         self._queue_children(function, scope)
 
@@ -387,23 +443,39 @@ class _GateWalk:
         if kind not in _EXPRESSIONS:
             raise _refusal("this kind of expression is not allowed", expression=kind)
         if kind in ("FUNCTION", "WINDOW"):
-            name = _plain_name(node)
-            if name not in FUNCTIONS | OWN_FUNCTIONS and name not in OPERATORS:
-                raise _refusal("this function is not allowed", function=name)
+            name = _plain_name(node, is_method=kind == "FUNCTION")
+            if name in self._names.macros:
+                self.defined.add(name)
+                self.uses_macros = True
+            elif name not in FUNCTIONS | OWN_FUNCTIONS and name not in OPERATORS:
+                known = FUNCTIONS | OWN_FUNCTIONS | self._names.macros
+                raise self._function_error(name, known, "this function is not allowed")
             if node.get("export_state"):
                 raise _refusal("this function is not allowed", function="export_state")
         elif kind == "TYPE" and (node["catalog"] or node["schema"]):
             raise _refusal("a type name has no catalog or schema", type=node["type_name"])
         self._queue_children(node, scope)
 
+    def _function_error(self, name: str, known: frozenset[str], message: str) -> Invalid:
+        """Return the error for a function that may not be called, or that does not exist."""
+        found = self._cursor.execute(_FIND_FUNCTION, [name]).fetchall()
+        if found and name not in INSTEAD:
+            return _refusal(message, function=name)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+        guess = f"did you mean {near[0]}?" if near else "check its spelling"
+        return Invalid("no such function", hint=INSTEAD.get(name, guess), function=name)
 
-def _plain_name(function: Tree) -> str:
+
+def _plain_name(function: Tree, *, is_method: bool) -> str:
+    """Return the lower-case name of a function; `is_method` allows `a.f()` for `f(a)`."""
     name = str(function["function_name"]).lower()
-    path = function["qualified_name"]["path"]
-    if function["catalog"] or function["schema"] or [part.lower() for part in path] != [name]:
+    path = [part.lower() for part in function["qualified_name"]["path"]]
+    is_plain = path == [name] and not (function["catalog"] or function["schema"])
+    is_called_on = is_method and path[-1] == name and not _ENGINE_SCHEMAS & set(path[:-1])
+    if not is_plain and not is_called_on:
         raise Invalid(
-            "a function name has no catalog, schema or dot",
-            hint="write f(x) instead of x.f()",
+            "a function name has no catalog or schema",
+            hint="write f(x), or x.f() of a column x",
             function=".".join(path),
         )
     return name

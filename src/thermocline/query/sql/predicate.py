@@ -44,7 +44,7 @@ from thermocline.query.sql.gate import (
     check_digits,
 )
 from thermocline.query.sql.plan import Constraint, conditions_on, derive_constraint, time_window
-from thermocline.query.sql.syntax import Tree, expression_text, tree_nodes
+from thermocline.query.sql.syntax import Tree, check_long_text, expression_text, tree_nodes
 
 _BATCH = f"{INTERNAL_PREFIX}batch"
 _ROW = f"{INTERNAL_PREFIX}row"
@@ -225,6 +225,7 @@ def _select_text(chosen: str, where: str) -> str:
 
 def _admit_condition(cursor: duckdb.DuckDBPyConnection, where: str) -> Statement:
     try:
+        check_long_text(where)
         statement = admit(cursor, _select_text("", where))
     except Invalid as error:
         if "position" in error.facts:

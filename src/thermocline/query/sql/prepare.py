@@ -28,6 +28,7 @@ from thermocline.format.log.state import TableState
 from thermocline.format.schema import Schema
 from thermocline.query.cache import LruCache
 from thermocline.query.engine import translate_errors
+from thermocline.query.information_schema import answer_catalog
 from thermocline.query.report import QueryReport, TableReport
 from thermocline.query.series.evaluate import TimeSlice
 from thermocline.query.series.gap_fill import MODES, NULL, fill_gaps
@@ -61,6 +62,7 @@ from thermocline.query.sql.exact_constant import (
     find_column_constants,
 )
 from thermocline.query.sql.gate import (
+    CATALOG_SCHEMA,
     INTERNAL_PREFIX,
     FunctionCall,
     Statement,
@@ -83,6 +85,7 @@ from thermocline.query.sql.scan import (
     file_relation,
     names_needed,
 )
+from thermocline.query.sql.script import Definition
 from thermocline.query.sql.series_call import (
     SeriesCall,
     answer_call,
@@ -124,7 +127,8 @@ class PreparedQuery:
     """A query ready to run: text and parameters for the cursor that has its views.
 
     It `leaves_nothing` when it adds no view, variable, rows or transaction to the cursor. `report`
-    returns what it reads. `recheck` raises `Corruption` when a file that it reads was replaced or
+    returns what it reads, `table_files` the name of the table, path and bytes of each file of a
+    table. `recheck` raises `Corruption` when a file that it reads was replaced or
     changed since it was located.
     """
 
@@ -136,6 +140,7 @@ class PreparedQuery:
     leaves_nothing: bool
     report: Callable[[], QueryReport]
     recheck: Callable[[], None]
+    table_files: Callable[[], list[tuple[str, str, int]]]
 
 
 def prepare(
@@ -144,35 +149,65 @@ def prepare(
     sources: Mapping[str, Source],
     params: Sequence[Any] | Mapping[str, Any] | None,
     may_read: Callable[[str], bool],
+    defined: Sequence[tuple[Definition, "StatementCache"]] = (),
+    views: Sequence[str] = (),
 ) -> PreparedQuery:
     """Prepare a query to run on this cursor; when this returns, no row has been read.
 
-    `OutOfReach` when the cursor's engine may not read a located file.
+    `defined` are the views and macros of the session that the query needs, each after those that
+    it needs; the cursor then has them. `views` are the names of all views of the session.
+    `OutOfReach` when the cursor's engine may not read a file.
     """
     statement = known.statement
     parameters = bind_parameters(statement, params)
-    for name, written in statement.tables.items():
-        if name not in sources:
-            raise unknown_table_error(written, [source.name for source in sources.values()])
-    if statement.asks_clock:
+    statements = [statement, *(one.statement for _, one in defined)]
+    for one in statements:
+        _check_tables(one, sources, defined)
+    if any(one.asks_clock for one in statements):
         cursor.execute("BEGIN")
     if known.template is None:
         known.template = make_template(cursor, statement)
     ready = known.template
     preparing = _Preparation(cursor, known, sources, parameters, may_read)
+    preparing.views = views
     preparing.open_versions()
+    files: dict[str, str] = {}
+    for definition, body in defined:
+        files |= preparing.define(definition, body)
     preparing.register_calls()
-    relations, files = preparing.make_relations(ready)
+    relations, read = preparing.make_relations(ready)
+    files |= read
     return PreparedQuery(
         cursor,
         ready.fill(relations),
         {name: parameters[name] for name in ready.parameters},
         files,
         preparing.versions(),
-        preparing.leaves_nothing,
+        preparing.leaves_nothing and not defined,
         preparing.report,
         preparing.recheck,
+        preparing.table_files,
     )
+
+
+def _check_tables(
+    statement: Statement,
+    sources: Mapping[str, Source],
+    defined: Sequence[tuple[Definition, "StatementCache"]],
+) -> None:
+    """Raise an error for a table that is missing or broken, or has the name of a view."""
+    for name, written in statement.tables.items():
+        if name not in sources:
+            views = [one.name for one, _ in defined if one.kind == "view"]
+            known = [*(source.name for source in sources.values()), *views]
+            raise unknown_table_error(written, known)
+        error = sources[name].error
+        if error is not None:
+            raise error
+    for definition, _ in defined:
+        if definition.kind == "view" and definition.name.lower() in sources:
+            hint = "drop the view, or define it under another name"
+            raise Invalid("a view has the name of a table", hint=hint, name=definition.name)
 
 
 def bind_parameters(
@@ -250,7 +285,11 @@ class _Preparation:
         parameters: Parameters,
         may_read: Callable[[str], bool],
         snapshot: QuerySnapshot | None = None,
+        owner: str = "",
     ) -> None:
+        self.views: Sequence[str] = ()
+        self._owner = owner
+        self._hidden_names: frozenset[str] = frozenset()
         self._may_read = may_read
         self._cursor = cursor
         self._known = known
@@ -264,6 +303,33 @@ class _Preparation:
         self._has_extras = False
         self._series: dict[int, SeriesCall] = {}
         self._constraints: list[list[Constraint]] | None = None
+
+    def define(self, definition: Definition, known: StatementCache) -> dict[str, str]:
+        """Create a view or macro on the cursor; return the files that it reads.
+
+        It reads the same version of each table as the query.
+        """
+        owner = definition.name.lower()
+        inner = _Preparation(
+            self._cursor, known, self._sources, {}, self._may_read, self._snapshot, owner
+        )
+        inner._located, inner._counts = self._located, self._counts
+        inner.views = self.views
+        inner._hidden_names = frozenset(name.lower() for name, _ in definition.parameters)
+        if known.template is None:
+            known.template = make_template(self._cursor, known.statement, owner)
+        if len(known.template.slots) < len(known.statement.references):
+            hint = "write SELECT * FROM the table, without TABLESAMPLE"
+            raise Invalid("a definition cannot read a table in this way", hint=hint, name=owner)
+        if definition.parameters and FILL_FUNCTION in [one.function for one in known.statement.calls]:
+            hint = "call it in the query that uses the macro"
+            raise Invalid("fill_gaps runs before the parameters are known", hint=hint, name=owner)
+        inner.open_versions()
+        inner.register_calls()
+        relations, files = inner.make_relations(known.template)
+        with translate_errors(files):
+            self._cursor.execute(definition.sql(known.template.fill(relations)))
+        return files
 
     def open_versions(self) -> None:
         for reference in self._statement.references:
@@ -287,9 +353,11 @@ class _Preparation:
         ]
         for place, rows in enumerate(answers):
             with translate_errors():
-                self._cursor.register(call_view_name(place), rows)
+                self._cursor.register(call_view_name(place, self._owner), rows)
 
     def _evaluate_arguments(self, call: FunctionCall) -> list[ConstantValue]:
+        if call.function.startswith(CATALOG_SCHEMA):
+            return []
         least, most = ARGUMENTS[call.function]
         if not least <= len(call.arguments) <= most:
             raise Invalid(
@@ -317,6 +385,9 @@ class _Preparation:
     def _answer_call(
         self, place: int, call: FunctionCall, values: Sequence[ConstantValue]
     ) -> pa.Table:
+        schema, _, table = call.function.rpartition(".")
+        if schema:
+            return answer_catalog(table, self._sources, self.views, self._snapshot)
         if call.function == FILL_FUNCTION:
             return self._answer_fill(call, values)
         if call.function == CATALOG_FUNCTION:
@@ -352,8 +423,9 @@ class _Preparation:
             {name: self._parameters[name] for name in statement.parameters},
             self._may_read,
             self._snapshot,
+            self._owner,
         )
-        ready = make_template(self._cursor, statement)
+        ready = make_template(self._cursor, statement, self._owner)
         inner.open_versions()
         inner.register_calls()
         relations, files = inner.make_relations(ready)
@@ -445,7 +517,7 @@ class _Preparation:
             chosen = prune_segments(state, [inside])
             used.update(one.segment_id for one in chosen)
             warm = narrow_view(view, part.low_ns, high_ns)
-            prefix = f"{INTERNAL_PREFIX}call{place}_{next(turns)}_"
+            prefix = f"{INTERNAL_PREFIX}call{self._owner}_{place}_{next(turns)}_"
             made = self._build_relation(call.table, view, warm, chosen, prefix, needed)
             rows = self._run_text(make_text(made.item), made.files)
             for name in made.rows:
@@ -483,7 +555,8 @@ class _Preparation:
             return dict(kept.relations), dict(kept.files)
         if self._known.column_constants is None:
             self._known.column_constants = list(find_column_constants(self._statement))
-        check_compared_constants(self._known.column_constants, self._shapes(), self._parameters)
+        if not self._statement.defined:  # columns of views have the same names and other types
+            check_compared_constants(self._known.column_constants, self._shapes(), self._parameters)
         found = self._find_constraints()
         relations: dict[int, str] = {}
         files: dict[str, str] = {}
@@ -516,11 +589,13 @@ class _Preparation:
     def _find_constraints(self) -> list[list[Constraint]]:
         """Return the constraints on every reference, then on every call."""
         if self._constraints is None:
-            calls = range(len(self._statement.calls))
+            # In the body of a macro, the name of a column may be that of a parameter.
+            calls = () if self._hidden_names else range(len(self._statement.calls))
             shapes = [
                 *self._shapes(),
                 *(self._series[place].shape if place in self._series else None for place in calls),
             ]
+            shapes += [None] * (len(self._views) + len(self._statement.calls) - len(shapes))
             self._constraints = find_constraints(
                 self._cursor, self._statement, shapes, self._parameters, self._known.conditions
             )
@@ -530,7 +605,8 @@ class _Preparation:
     def leaves_nothing(self) -> bool:
         """Whether the query adds no view, variable, rows or transaction to the cursor."""
         statement = self._statement
-        return not (statement.calls or statement.asks_clock or self._has_extras)
+        is_plain = not (statement.calls or statement.asks_clock or statement.defined)
+        return is_plain and not (self._has_extras or self._owner)
 
     @property
     def _is_reusable(self) -> bool:
@@ -570,7 +646,12 @@ class _Preparation:
             self._locate(file)
 
     def _shapes(self) -> list[Shape | None]:
-        return [None if state is None else _table_shape(state) for state in self._states()]
+        shapes = [None if state is None else _table_shape(state) for state in self._states()]
+        names = self._hidden_names
+        if names and any(shape and names & shape.columns.keys() for shape in shapes):
+            # In the body of a macro this name is a parameter, and not the column.
+            return [None for _ in shapes]
+        return shapes
 
     def _make_relation(
         self,
@@ -595,7 +676,7 @@ class _Preparation:
             segments = prune_segments(state, alternatives)
         else:
             segments = state.segments.holding(limit)
-        prefix = f"{INTERNAL_PREFIX}{place}_"
+        prefix = f"{INTERNAL_PREFIX}{self._owner}_{place}_"
         warm = narrow_view(view, *time_window(state.spec.time_column, alternatives))
         before = self._counts.get(name, _ReadCounts())
         self._counts[name] = _ReadCounts(
@@ -646,6 +727,10 @@ class _Preparation:
             before.hot_rows + hot, before.cold_rows + cold, before.files
         )
         return count_relation(view.state, hot + cold)
+
+    def table_files(self) -> list[tuple[str, str, int]]:
+        """Return the table, the path inside it and the bytes of every file that is read."""
+        return [(self._sources[one.table].name, one.path, one.size_bytes) for one in self._located]
 
     def report(self) -> QueryReport:
         """Return what the query reads, table by table."""

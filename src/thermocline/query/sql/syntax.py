@@ -13,9 +13,11 @@ Out:  the syntax tree as plain dictionaries and lists; `Invalid` with the parser
 
 - The engine's own tokenizer finds the words, so the text inside strings, comments and quoted names
   never changes. A text without the separate word OF is not tokenized at all.
-- Only the sequence AS, OF, VERSION or TIMESTAMP, and one number, string or parameter is
-  replaced. No other SQL has these four in a row, so no other text changes its meaning. The parser
-  reports a clause in a wrong place.
+- Only the sequence AS, OF, VERSION or TIMESTAMP, and a value is replaced. No other SQL has these
+  in a row, so no other text changes its meaning. The parser reports a clause in a wrong place.
+- A value is one number, string or parameter; after TIMESTAMP it may also be an expression in
+  brackets, a call such as `now()`, a typed string, and sums of these with intervals:
+  `now() - INTERVAL 1 HOUR`.
 - An alias after the clause is moved before it, where the parser expects it.
 
 A result column that is a subquery gets the text that the user wrote as its alias, in the engine's
@@ -31,6 +33,7 @@ disabled optimizer, parsing a text takes 0.33 ms instead of 0.47.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import duckdb
@@ -40,7 +43,12 @@ from thermocline.errors import Invalid
 
 Tree: TypeAlias = dict[str, Any]
 
-TEXT_BYTES_MAX = 100_000
+TEXT_BYTES_MAX = 1 << 20
+TREE_BYTES_MAX = 256 << 20
+SHORT_TEXT_BYTES_MAX = 100_000
+TOKENS_MAX = 300_000
+WORDS_MAX = 40_000
+DEPTH_MAX = 100
 NOWHERE = 1 << 62  # nodes that the parser itself added have a position past this
 _POSITION_KEYS = frozenset({"query_location", "query_location_length"})
 _READ = "select system.main.json_serialize_sql($1)"
@@ -48,7 +56,13 @@ _READ_BOTH = "select system.main.json_serialize_sql($1), system.main.json_serial
 _WRITE = "select system.main.json_deserialize_sql($1)"
 _prepared_statements: dict[str, duckdb.Statement] = {}
 _UNITS = {b"version": b"VERSION", b"timestamp": b"TIMESTAMP"}
-_CLAUSE_TOKENS_MAX = 7  # AS OF VERSION $ name AS alias
+_CLAUSE_TOKENS_MAX = 1_000
+_TIME_TYPES = frozenset({b"timestamp", b"timestamptz", b"date"})
+_CLOCK_WORDS = frozenset({b"current_timestamp", b"current_date", b"localtimestamp"})
+_SPANS = b"""
+    microsecond millisecond second minute hour day week month quarter year decade century
+""".split()
+_SPAN_UNITS = frozenset([*_SPANS, *(word + b"s" for word in _SPANS)])
 # AS comes before OF and VERSION or TIMESTAMP after it, so OF has a word boundary on both sides.
 _HAS_OF = re.compile(r"\bof\b", re.ASCII | re.IGNORECASE).search
 NAME_LENGTH_MAX = 1_000
@@ -119,9 +133,12 @@ def rewrite_as_of(text: str) -> RewrittenText:
     edits = []
     at = 0
     while at < len(tokens):
-        edit, used = _parse_clause(tokens[at : at + _CLAUSE_TOKENS_MAX])
-        edits += [edit] if edit else []
-        at += used
+        if tokens[at].is_keyword(b"as"):
+            edit, used = _parse_clause(tokens[at : at + _CLAUSE_TOKENS_MAX])
+            edits += [edit] if edit else []
+            at += used
+        else:
+            at += 1
     if not edits:
         return RewrittenText(text)
     data, pieces, done = text.encode(), [], 0
@@ -136,30 +153,92 @@ def _parse_clause(tokens: list[SqlToken]) -> tuple[_ClauseEdit | None, int]:
     if len(tokens) < 4 or not (tokens[0].is_keyword(b"as") and tokens[1].is_keyword(b"of")):
         return None, 1
     unit = _UNITS.get(tokens[2].text.lower()) if tokens[2].kind == "keyword" else None
-    value, count = _parse_value(
-        tokens[3:], "numeric_const" if unit == b"VERSION" else "string_const"
-    )
-    if unit is None or value is None:
+    if unit is None:
+        return None, 1
+    count = _value_length(tokens[3:], "numeric_const" if unit == b"VERSION" else "string_const")
+    if unit == b"TIMESTAMP":
+        count = _instant_length(tokens[3:])
+    if not count:
         return None, 1
     used = 3 + count
+    value = _text_between(tokens[3:used])
     alias, more = _parse_alias(tokens[used:])
     new = (b"AS " + alias + b" " if alias else b"") + b"AT (" + unit + b" => " + value + b")"
     last = tokens[used + more - 1]
     return _ClauseEdit(tokens[0].start, last.end, new), used + more
 
 
-def _parse_value(tokens: list[SqlToken], literal: str) -> tuple[bytes | None, int]:
-    """Return the literal or parameter that the tokens begin with, and how many it takes."""
-    first = tokens[0]
+def _text_between(tokens: list[SqlToken]) -> bytes:
+    """Return the text of the tokens, with one space where the user wrote space or a comment."""
+    found = tokens[0].text
+    for before, token in pairwise(tokens):
+        found += (b"" if before.end == token.start else b" ") + token.text
+    return found
+
+
+def _value_length(tokens: list[SqlToken], literal: str) -> int:
+    """Return how many tokens the literal or parameter takes that they begin with, or 0."""
+    first = tokens[0] if tokens else None
+    if first is None:
+        return 0
     if first.kind == literal:
-        return first.text, 1
+        return 1
     if first.kind != "operator" or first.text not in (b"?", b"$"):
-        return None, 0
+        return 0
     if len(tokens) > 1 and tokens[1].start == first.end:
         name = tokens[1]
         if name.kind in ("numeric_const", "identifier", "keyword"):
-            return first.text + name.text, 2
-    return (first.text, 1) if first.text == b"?" else (None, 0)
+            return 2
+    return 1 if first.text == b"?" else 0
+
+
+def _instant_length(tokens: list[SqlToken]) -> int:
+    """Return how many tokens the expression of an instant takes that they begin with, or 0."""
+    used = _operand_length(tokens)
+    while used and used < len(tokens) and tokens[used].text in (b"+", b"-"):
+        more = _interval_length(tokens[used + 1 :]) or _operand_length(tokens[used + 1 :])
+        if not more:
+            return 0
+        used += 1 + more
+    return used
+
+
+def _operand_length(tokens: list[SqlToken]) -> int:
+    """Return how many tokens one operand takes: a value, a call, or an expression in brackets."""
+    if not tokens:
+        return 0
+    first, word = tokens[0], tokens[0].text.lower()
+    used = _value_length(tokens, "string_const") or _bracket_length(tokens)
+    if not used and word in _TIME_TYPES and len(tokens) > 1 and tokens[1].kind == "string_const":
+        used = 2
+    if not used and first.kind in ("identifier", "keyword"):
+        brackets = _bracket_length(tokens[1:])
+        used = 1 + brackets if brackets else int(word in _CLOCK_WORDS)
+    while used and len(tokens) > used + 1 and tokens[used].text == b"::":
+        used += 2
+    return used
+
+
+def _bracket_length(tokens: list[SqlToken]) -> int:
+    """Return how many tokens an expression in brackets takes that they begin with, or 0."""
+    depth = 0
+    for place, token in enumerate(tokens):
+        if token.kind == "operator":
+            depth += (token.text == b"(") - (token.text == b")")
+        if not depth:
+            return place + 1 if place else 0
+    return 0
+
+
+def _interval_length(tokens: list[SqlToken]) -> int:
+    """Return how many tokens an interval takes: `INTERVAL '1 hour'` or `INTERVAL 1 HOUR`."""
+    if len(tokens) < 2 or tokens[0].text.lower() != b"interval":
+        return 0
+    number = int(tokens[1].kind == "numeric_const") or _bracket_length(tokens[1:])
+    used = 1 + (number or _value_length(tokens[1:], "string_const"))
+    if used < len(tokens) and tokens[used].text.lower() in _SPAN_UNITS:
+        return used + 1
+    return used if used > 1 and not number else 0
 
 
 def _parse_alias(tokens: list[SqlToken]) -> tuple[bytes | None, int]:
@@ -236,6 +315,13 @@ def run_parser_pair(
 
 def tree_of(reading: ParserOutput, rewritten: RewrittenText) -> Tree:
     """Return the tree of a parser output; `Invalid` as from `parse`."""
+    if len(reading.serialized) > TREE_BYTES_MAX:
+        raise Invalid(
+            "the query has too many parts",
+            hint="pass long lists as parameters",
+            bytes=len(reading.serialized),
+            bytes_max=TREE_BYTES_MAX,
+        )
     try:
         answer: Tree = orjson.loads(reading.serialized)
     except (orjson.JSONDecodeError, RecursionError) as error:
@@ -266,6 +352,38 @@ def check_length(text: str) -> None:
         )
 
 
+def check_long_text(text: str) -> None:
+    """Raise `Invalid` for a long text that is more than a query with long lists of values.
+
+    Before the parser reads it: at this length, deep brackets or many subqueries overflow its stack
+    or take it minutes.
+    """
+    check_length(text)
+    if len(text) <= SHORT_TEXT_BYTES_MAX:
+        return
+    depth = deepest = words = 0
+    tokens = tokenize(text)
+    for _, token, kind in tokens:
+        if token in (b"(", b"[", b"{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in (b")", b"]", b"}"):
+            depth -= 1
+        elif kind not in ("numeric_const", "string_const") and token not in (b",", b"-"):
+            words += 1
+    if len(tokens) > TOKENS_MAX or words > WORDS_MAX or deepest > DEPTH_MAX:
+        raise Invalid(
+            "the query has too many parts",
+            hint="pass long lists as parameters, or put them into a table",
+            tokens=len(tokens),
+            tokens_max=TOKENS_MAX,
+            words=words,
+            words_max=WORDS_MAX,
+            depth=deepest,
+            depth_max=DEPTH_MAX,
+        )
+
+
 def _query_row(cursor: duckdb.DuckDBPyConnection, sql: str, *texts: str) -> Sequence[Any]:
     """Run one of this module's queries with these texts; return its only row."""
     ready = _prepared_statements.get(sql)
@@ -279,7 +397,7 @@ def _refusal(answer: Tree, rewritten: RewrittenText) -> Invalid:
     message = str(answer.get("error_message", "unknown error"))
     if answer.get("error_type") == "not implemented":
         if "SELECT" in message:
-            hint = "write a SELECT; other statements are not supported"
+            hint = "write a SELECT, EXPLAIN, SHOW TABLES, or CREATE TEMP VIEW or MACRO"
             return Invalid("only a SELECT statement is run", hint=hint)
         return Invalid("the query cannot be run", error=message)
     facts: dict[str, Any] = {"error": message}

@@ -33,7 +33,6 @@ from thermocline.cold.table import ColdTable
 from thermocline.errors import (
     Invalid,
     Overloaded,
-    TableNotFound,
     ThermoclineError,
     Unavailable,
 )
@@ -102,8 +101,7 @@ class Worker:
         self._batches: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         self._hot: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
         self._is_interrupted = threading.Event()
-        self._tables: dict[str, tuple[TableLocation, ColdTable]] = {}
-        self._broken: dict[str, ThermoclineError] = {}
+        self._tables: dict[str, tuple[TableLocation, ColdTable | None]] = {}
         self._packed_memory_error = pack_value(_memory_error())
         pa.set_cpu_count(_ARROW_THREADS)
         pa.set_io_thread_count(_ARROW_THREADS)
@@ -111,6 +109,7 @@ class Worker:
             threads=settings.threads,
             memory_limit_bytes=settings.memory_bytes,
             spill_limit_bytes=settings.spill_bytes,
+            keeps_definitions=False,  # the next query may be another tenant's
         )
         self._session.sql(_WARM_UP)
         compile_predicate("x", pa.schema([("x", pa.bool_())]))
@@ -186,9 +185,6 @@ class Worker:
             reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
             send(self._channel, MessageKind.REPORT, pack_value(report))
             return self._send_rows(reader)
-        except TableNotFound as error:
-            name = str(error.facts["table"]).lower()
-            raise self._broken.get(name, error) from error
         except (RecursionError, UnicodeError, ValueError, TypeError) as error:
             raise Invalid("the query cannot be run", hint="fix the SQL") from error
         except OSError as error:
@@ -226,10 +222,9 @@ class Worker:
         for name in [name for name in self._tables if name not in wanted]:
             self._session.deregister(name)
             del self._tables[name]
-        self._broken.clear()
         for name, note in wanted.items():
             known = self._tables.get(name)
-            if known is not None and known[0] == note:
+            if known is not None and known[0] == note and known[1] is not None:
                 continue
             try:
                 table = ColdTable(open_storage(note.root, note.storage_options))
@@ -240,7 +235,8 @@ class Worker:
                 self._tables[name] = (note, table)
             except ThermoclineError as error:
                 # A table that cannot be opened fails only the queries that name it.
-                self._broken[name] = error
+                self._session.register_broken(note.name, error)
+                self._tables[name] = (note, None)
 
     def _request_hot_rows(self, name: str) -> HotSnapshot:
         send(self._channel, MessageKind.HOT_WANTED, name.encode())
