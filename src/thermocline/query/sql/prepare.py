@@ -252,11 +252,12 @@ class _KeptText:
 
 
 class _ReadCounts(NamedTuple):
-    """What a query reads of a table."""
+    """What a query reads of a table; the log alone gave the rows of `files_counted`."""
 
     hot_rows: int = 0
     cold_rows: int = 0
     files: int = 0
+    files_counted: int = 0
 
 
 @dataclass(eq=False)
@@ -683,6 +684,7 @@ class _Preparation:
             before.hot_rows + sum(part.batch.num_rows for part in warm.parts),
             before.cold_rows + sum(one.row_count - one.deleted_count for one in segments),
             before.files + len(segments),
+            before.files_counted,
         )
         return self._build_relation(name, view, warm, segments, prefix, needed)
 
@@ -724,7 +726,10 @@ class _Preparation:
         hot = sum(part.batch.num_rows for part in view.parts)
         before, cold = self._counts.get(name, _ReadCounts()), view.state.totals.rows
         self._counts[name] = _ReadCounts(
-            before.hot_rows + hot, before.cold_rows + cold, before.files
+            before.hot_rows + hot,
+            before.cold_rows + cold,
+            before.files,
+            view.state.totals.segments,
         )
         return count_relation(view.state, hot + cold)
 
@@ -740,8 +745,10 @@ class _Preparation:
             tables[self._sources[name].name] = TableReport(
                 view.state.version,
                 instant.format_instant(self._snapshot.as_of(name)),
-                *counts,
-                max(0, view.state.totals.segments - counts.files),
+                counts.hot_rows,
+                counts.cold_rows,
+                counts.files,
+                max(0, view.state.totals.segments - counts.files - counts.files_counted),
                 view.pairing.warning if view.pairing else "",
             )
         return QueryReport(tables)
