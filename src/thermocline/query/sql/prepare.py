@@ -322,7 +322,9 @@ class _Preparation:
         if len(known.template.slots) < len(known.statement.references):
             hint = "write SELECT * FROM the table, without TABLESAMPLE"
             raise Invalid("a definition cannot read a table in this way", hint=hint, name=owner)
-        if definition.parameters and FILL_FUNCTION in [one.function for one in known.statement.calls]:
+        if definition.parameters and FILL_FUNCTION in [
+            one.function for one in known.statement.calls
+        ]:
             hint = "call it in the query that uses the macro"
             raise Invalid("fill_gaps runs before the parameters are known", hint=hint, name=owner)
         inner.open_versions()

@@ -21,6 +21,12 @@ import duckdb
 
 from thermocline.errors import Invalid
 from thermocline.names import is_table_name
+from thermocline.query.sql.allowed_functions import (
+    FUNCTIONS,
+    OWN_FUNCTIONS,
+    OWN_TABLE_FUNCTIONS,
+    TABLE_FUNCTIONS,
+)
 from thermocline.query.sql.engine_types import quote_identifier, quote_text
 from thermocline.query.sql.gate import RESERVED_PREFIXES, DefinedNames, Statement, admit
 from thermocline.query.sql.syntax import (
@@ -31,7 +37,6 @@ from thermocline.query.sql.syntax import (
     tokenize,
     tree_nodes,
 )
-from thermocline.query.sql.allowed_functions import FUNCTIONS, OWN_FUNCTIONS, OWN_TABLE_FUNCTIONS, TABLE_FUNCTIONS
 
 DEFINITIONS_MAX = 100  # of one session
 PARAMETERS_MAX = 20  # of one macro
