@@ -5,7 +5,7 @@ Out:  an Arrow table: a row for each table, tier, file and step of the plan
 
 - A file has its path inside its table. Paths of the machine never appear: only the listed facts of
   a step are shown, and none of them is a path.
-- `EXPLAIN` reads no rows. `EXPLAIN ANALYZE` runs the query, discards its rows, and adds how many
+- EXPLAIN reads no rows. EXPLAIN ANALYZE runs the query, discards its rows, and adds how many
   rows each step returned and how long it took.
 """
 
