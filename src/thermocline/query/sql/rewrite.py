@@ -75,7 +75,7 @@ def call_view_name(place: int, owner: str = "") -> str:
 
     `owner` is the view or macro that calls the function.
     """
-    return f"{INTERNAL_PREFIX}call_{owner}_{place}"
+    return f"{INTERNAL_PREFIX}call_{owner}{'_' if owner else ''}{place}"
 
 
 def guess_proof_text(text: str, tables: Container[str]) -> str | None:
