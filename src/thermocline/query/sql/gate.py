@@ -459,7 +459,7 @@ class _GateWalk:
     def _function_error(self, name: str, known: frozenset[str], message: str) -> Invalid:
         """Return the error for a function that may not be called, or that does not exist."""
         if name in OWN_TABLE_FUNCTIONS | self._names.table_macros:
-            hint = f"it returns rows: write SELECT * FROM {name}(...)"
+            hint = f"it returns rows: write it after FROM, as {name}(...)"
             return Invalid("this function is not allowed here", hint=hint, function=name)
         found = self._cursor.execute(_FIND_FUNCTION, [name]).fetchall()
         if found and name not in INSTEAD:
