@@ -130,27 +130,31 @@ class Publication:
         with self._lock:
             state = self._table.log.head()
             done = self._published
-            self._renew_pin(state, lease_s)
             if done is None or done.version != state.version or self._has_expired(state, done):
-                done = self._publish(state)
+                done = self._publish(state, lease_s)
             self._published = done
+            if self._pin_version(done.version, lease_s):
+                self._pinned_ns = self._table.log.now()
             return done
 
     def _has_expired(self, state: TableState, done: PublishedTable) -> bool:
         return bool(done.metadata["snapshots"][0]["snapshot-id"] < state.oldest)
 
-    def _renew_pin(self, state: TableState, lease_s: int) -> None:
-        """Pin the newest version; a pin of an earlier version, made a moment ago, keeps it too."""
+    def _pin_version(self, version: int, lease_s: int) -> bool:
+        """Pin a version, unless a pin of an earlier one was made a moment ago; tell whether."""
         now = self._table.log.now()
         if now - self._pinned_ns < min(PIN_AGE_S, lease_s / 2) * NS_PER_S:
-            return
-        put_pin(self._storage, layout.pin_path(self._pin), state.version, now + lease_s * NS_PER_S)
+            return False
+        put_pin(self._storage, layout.pin_path(self._pin), version, now + lease_s * NS_PER_S)
         # Order matters: the log is read again after the pin is written, as `Pin` does it.
-        self._table.log.state(state.version)
-        self._pinned_ns = now
+        self._table.log.state(version)
+        return True
 
-    def _publish(self, state: TableState) -> PublishedTable:
+    def _publish(self, state: TableState, lease_s: int) -> PublishedTable:
         chain = self._chain or self._resume()
+        before = chain.version if chain is not None else state.version
+        # What is published already is kept until the metadata of this version is durable.
+        self._pin_version(max(int(state.oldest), min(before, state.version)), lease_s)
         self._chain = None  # a failure below leaves nothing half done
         chain = self._advance(chain, state)
         self._drop_snapshots(chain, state)

@@ -107,9 +107,7 @@ class Guard:
             raise
 
     def _authenticate(self, authorization: str | None, scope: str) -> Caller:
-        if self._trouble is not None and self._now_s() - self._good_s > STALE_S:
-            hint = "see the node's log for why it cannot read its file of keys"
-            raise Unavailable("the keys cannot be read", hint=hint, retry_after_s=5)
+        self._check_readable()
         if not authorization:
             raise Unauthenticated("there is no key in the request", hint=_HINT)
         kind, _, text = authorization[: HEADER_LENGTH_MAX + 1].partition(" ")
@@ -126,6 +124,24 @@ class Guard:
             hint = "use a key with this scope"
             raise Forbidden("the key may not do this", hint=hint, key_id=key.key_id, scope=scope)
         return self._callers.get(key.key_id) or _caller(key)
+
+    def _check_readable(self) -> None:
+        if self._trouble is not None and self._now_s() - self._good_s > STALE_S:
+            hint = "see the node's log for why it cannot read its file of keys"
+            raise Unavailable("the keys cannot be read", hint=hint, retry_after_s=5)
+
+    def is_valid(self, key_id: str, tenant: str, scope: str) -> bool:
+        """Tell whether a key that was shown before is still valid, for this tenant and scope.
+
+        `Unavailable` if the keys cannot be read.
+        """
+        if self.is_open:
+            return key_id == ANONYMOUS_ID and tenant == ANONYMOUS.tenant
+        self._check_readable()
+        key = self._keys.by_id.get(key_id)
+        if key is None or key.state(self._now_ns()) != "valid":
+            return False
+        return key.tenant == tenant and scope in key.scopes
 
     def reload(self) -> None:
         """Read the keys now; raise the error if they cannot be read."""

@@ -46,6 +46,7 @@ from thermocline.server.api.http.problem import HttpStatusError
 from thermocline.server.api.http.reply import encode_answer, send_answer, send_problem
 from thermocline.server.api.types.route import ApiRequest, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
+from thermocline.server.iceberg.endpoint import CATALOG_PREFIX, FILES_PREFIX, IcebergEndpoint
 from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
 from thermocline.server.observe.metrics import Metrics
@@ -107,12 +108,19 @@ def make_app(
         _PathRoute(path, _PathHandler(parts, found), methods=[*found])
         for path, found in by_path.items()
     ]
+    iceberg = IcebergEndpoint(parts)
+    for prefix, endpoint in (
+        (CATALOG_PREFIX, iceberg.serve_catalog),
+        (FILES_PREFIX, iceberg.serve_file),
+    ):
+        routes.append(_PathRoute(f"{prefix}/{{rest:path}}", _Endpoint(endpoint)))
     app = Starlette(
         routes=routes, middleware=[Middleware(_RequestMiddleware, parts=parts)], lifespan=lifespan
     )
     app.router.redirect_slashes = False
     app.router.default = _PathHandler(parts, {})
     app.state.parts = parts
+    app.state.iceberg = iceberg
     return app
 
 
@@ -121,6 +129,16 @@ class _PathRoute(StarletteRoute):
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
+
+
+class _Endpoint:
+    """An ASGI application as Starlette takes it: a class instance is not wrapped."""
+
+    def __init__(self, serve: ASGIApp) -> None:
+        self._serve = serve
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send)
 
 
 class _RequestMiddleware:
