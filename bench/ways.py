@@ -20,7 +20,8 @@ What counts:
 - A function is a `def` of the package `thermocline`: also a method, a nested one and a coroutine.
   It is on the way if it runs in every one of `ROUNDS` equal rounds after `WARM` others, in any
   thread or process of the node. So the work of clocks, health checks and caches that fill up,
-  which runs in some rounds by chance, is not.
+  which runs in some rounds by chance, is not. On a busy machine the standby worker of the ingest
+  queue polls in every round, which adds one step and one file to `sql` and `entity`.
 - A step is a function on the way that another file calls, or the event loop, or a new thread: here
   a reader who follows the way has to open another file. Frames of other packages between the
   caller and the function are ignored.
