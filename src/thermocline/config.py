@@ -119,6 +119,23 @@ class QuotaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CareSettings:
+    """How a node looks after its tables, in a separate process; `care_every_s` 0 is never.
+
+    A retention is given to a table of telemetry when the node creates it; 0 keeps all rows. The
+    tables of telemetry keep their versions for `telemetry_versions_s`, all others `versions_s`.
+    """
+
+    care_every_s: float = setting(60.0, "seconds")
+    care_memory_bytes: int = setting(512 << 20, "bytes", 256 << 20)
+    metrics_retention_s: float = setting(400 * 86_400.0, "seconds")
+    logs_retention_s: float = setting(90 * 86_400.0, "seconds")
+    spans_retention_s: float = setting(30 * 86_400.0, "seconds")
+    telemetry_versions_s: float = setting(86_400.0, "seconds", 3_600)
+    versions_s: float = setting(7 * 86_400.0, "seconds", 3_600)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """How a node runs: where its data is, who may connect, how much it may use.
 
@@ -140,6 +157,7 @@ class NodeSettings:
     stop_deadline_s: float = setting(20.0, "seconds")
     lake: LakeSettings = field(default_factory=lambda: LakeSettings(query_workers=2))
     quota: QuotaSettings = field(default_factory=QuotaSettings)
+    care: CareSettings = field(default_factory=CareSettings)
     tenants: Mapping[str, QuotaSettings] = field(default_factory=dict)
     pipeline: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -174,11 +192,11 @@ def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
 
 _LAKE = settings_in(WalSettings, LakeSettings)
 _QUOTA = settings_in(QuotaSettings)
-_NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings)
+_NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings, CareSettings)
 
 
 def _find_value(node: NodeSettings, name: str) -> Any:
-    parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota)
+    parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota, node.care)
     return next(getattr(part, name) for part in parts if name in settings_in(part))
 
 
@@ -218,14 +236,15 @@ def node_settings(
             flag = f"--{name.replace('_', '-')}" if name in FLAGS else f"--set {name}"
             origins[name] = f"option {flag}"
             values |= read_settings({name: value}, _NODE, origins[name])
-    own, wal, lake, quota = (
+    own, wal, lake, quota, care = (
         {name: values[name] for name in settings_in(kind) if name in values}
-        for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings)
+        for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings, CareSettings)
     )
     shared = QuotaSettings(**quota)
     quotas = _read_tenants(tenants, shared, file_origin, origins)
     kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
     more: dict[str, Any] = {"tenants": quotas, "pipeline": pipeline, "origins": origins}
+    more["care"] = CareSettings(**care)
     return _check_consistent(NodeSettings(**own, lake=kept, quota=shared, **more))
 
 

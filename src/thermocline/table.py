@@ -631,10 +631,12 @@ def _open_for_repair(
     if not cold.log.exists():
         raise NotFound("no table here", hint="name the table's folder", root=cold.storage.root)
     try:
-        first = cold.log.commit(1)
+        base = cold.log.base()
+        actions = cold.log.commit(1).actions if base is None else ()
     except (NotFound, Corruption):
         return cold, {}
-    ids = [action.spec.table_id for action in first.actions if isinstance(action, SetTable)]
+    ids = [action.spec.table_id for action in actions if isinstance(action, SetTable)]
+    ids += [] if base is None else [base.spec.table_id]
     root = cold.storage.root
     is_local = isinstance(cold.storage, LocalStorage)
     return cold, retired_marks_above(root, ids[0]) if ids and is_local else {}

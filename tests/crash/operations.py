@@ -17,7 +17,8 @@ from fixtures.lake import lake_on, rows, spec
 from fixtures.sim_disk import SimDisk
 from fixtures.sim_verbs import write
 from thermocline.cold.care.fsck import fsck
-from thermocline.cold.care.vacuum import vacuum
+from thermocline.cold.care.truncate import truncate_log
+from thermocline.cold.care.vacuum import expire_versions, vacuum
 from thermocline.cold.change.append import AppendOptions
 from thermocline.cold.change.update import UpdateOptions
 from thermocline.cold.compact.rewrite import compact_here
@@ -59,6 +60,11 @@ def _compacted(table: ColdTable) -> object:
     return compact_here(table)
 
 
+def _truncated(table: ColdTable) -> object:
+    expire_versions(table, table.state().version, "vacuum")
+    return truncate_log(table, commits_min=1)
+
+
 def _vacuumed(table: ColdTable) -> object:
     return vacuum(table, grace_s=0, dry_run=False, allow_short_grace=True)
 
@@ -96,6 +102,7 @@ OPERATIONS = [
     Operation("change", _changed),
     Operation("compact", _compacted, is_silent=True),
     Operation("vacuum", _vacuumed, is_silent=True),
+    Operation("truncate", _truncated, is_silent=True),
     Operation("checkpoint", lambda t: t.log.write_checkpoint(t.state().version), is_silent=True),
     Operation("read", lambda t: seen_in(t), is_silent=True),
 ]

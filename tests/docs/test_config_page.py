@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from thermocline.config import (
+    CareSettings,
     LakeSettings,
     NodeSettings,
     QuotaSettings,
@@ -20,7 +21,7 @@ def test_the_page_has_every_setting_with_its_default():
     told = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", PAGE, re.MULTILINE))
     known = {
         one.name: str(redact(one.default)).replace("False", "false")
-        for part in (WalSettings, LakeSettings, NodeSettings, QuotaSettings)
+        for part in (WalSettings, LakeSettings, NodeSettings, QuotaSettings, CareSettings)
         for one in fields(part)
         if "kind" in one.metadata
     }

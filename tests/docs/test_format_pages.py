@@ -146,6 +146,7 @@ def test_the_folder_on_the_page_is_the_layout():
     made = [
         layout.commit_path(version),
         layout.checkpoint_path(100),
+        layout.base_path(100),
         layout.CURRENT_PATH,
         layout.segment_coverage_path("<id>"),
         layout.table_coverage_path(version).replace(f"{version:020d}", "<version>"),

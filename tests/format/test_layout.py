@@ -44,6 +44,7 @@ def test_the_names_of_a_version_are_read_back_as_that_version(version):
     pairs = [
         (layout.commit_path, layout.commit_version),
         (layout.checkpoint_path, layout.checkpoint_version),
+        (layout.base_path, layout.base_version),
         (layout.table_coverage_path, layout.table_coverage_version),
     ]
     for path_of, version_of in pairs:

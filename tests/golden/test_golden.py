@@ -18,12 +18,12 @@ import pytest
 
 from thermocline.cold.care.fsck import fsck
 from thermocline.cold.care.pin import LEASE_S, list_pinned_versions
-from thermocline.cold.log.checkpoint import read_checkpoint
+from thermocline.cold.log.checkpoint import encode_checkpoint, read_checkpoint
 from thermocline.cold.segment.parquet import decode_deletes
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.disk import OsDisk
 from thermocline.format.coverage import decode_coverage, entity_values, sidecar_checksum
-from thermocline.format.layout import PINS_FOLDER, checkpoint_path
+from thermocline.format.layout import PINS_FOLDER, base_path, checkpoint_path
 from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit import decode_commit
 from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
@@ -114,6 +114,10 @@ def test_a_golden_checkpoint_is_the_state_it_was(tmp_path):
     storage = LocalStorage(str(tmp_path))
     storage.put(checkpoint_path(state.version), (GOLDEN / "checkpoint.parquet").read_bytes())
     found = read_checkpoint(storage, state.version, _never)
+    # A base has the form of a checkpoint, and another name.
+    storage.put(base_path(state.version), (GOLDEN / "checkpoint.parquet").read_bytes())
+    base = read_checkpoint(storage, state.version, _never, base_path(state.version))
+    assert encode_checkpoint(base) == encode_checkpoint(found)
     assert list(found.segments) == list(state.segments) == [v1.FULLER_SEGMENT]
     for part in ("version", "time", "spec", "schema_id", "schemas", "totals", "marks", "txns"):
         assert getattr(found, part) == getattr(state, part)

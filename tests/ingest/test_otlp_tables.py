@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ def lake(tmp_path):
             for name, batch in outcome.batches.items():
                 opened.table(name).write(batch)
         yield opened
+
+
+def test_a_table_gets_the_retention_of_its_signal():
+    kept = {"metrics": 86_400 * 400.0, "logs": 3_600.0, "spans": 0.0}
+    given = {name: t.creation_options(kept).get("retention") for name, t in TABLES.items()}
+    assert given == {
+        "metric_points": timedelta(days=400),
+        "metric_histograms": timedelta(days=400),
+        "logs": timedelta(hours=1),
+        "spans": None,
+    }
 
 
 def test_every_column_is_on_the_page_and_every_table():

@@ -257,10 +257,14 @@ class _LakeCopier:
         head = self.heads.get(named.table_id)
         state = table.state(int(head)) if head else _fitting_state(table, source, self._copy.lsn)
         with pin_version(table, state.version):
+            first = table.log.first_version()
             self._put_version_files(prefix, named, table, state)
             for stored in table.storage.list(layout.LOG_FOLDER):
-                version = layout.checkpoint_version(stored.path.rpartition("/")[2])
-                if version is not None and version <= state.version:
+                name = stored.path.rpartition("/")[2]
+                version = layout.checkpoint_version(name)
+                if layout.base_version(name) == first and first <= state.version:
+                    self.put_file(f"{prefix}/{stored.path}")
+                elif version is not None and first <= version <= state.version:
                     self.put_file(f"{prefix}/{stored.path}", is_needed=False)
             if table.log.head().oldest > state.version:
                 raise _vacuumed_error(named.name)
@@ -275,7 +279,7 @@ class _LakeCopier:
     ) -> None:
         """Copy the files that a version needs; `Corruption` for a missing or changed file."""
         try:
-            for version in range(1, state.version + 1):
+            for version in range(table.log.first_version(), state.version + 1):
                 path = layout.commit_path(version)
                 # Check the bytes that are copied, not bytes from an earlier read.
                 data = table.storage.read(path)
@@ -468,11 +472,14 @@ def _check_tables(data: str, found: dict[str, tuple[int, int]]) -> None:
     for prefix in sorted({match[0] for name in found if (match := _TABLE.match(name))}):
         storage = LocalStorage(f"{data}/{prefix}")
         # Not through `Table`, which writes hint files: a refused restore must leave no file.
-        names = (name.removeprefix(f"{prefix}/{layout.LOG_FOLDER}/") for name in found)
+        names = [name.removeprefix(f"{prefix}/{layout.LOG_FOLDER}/") for name in found]
         newest = max(layout.commit_version(name) or 0 for name in names)
-        versions = range(1, newest + 1)
+        first = max((v for name in names if (v := layout.base_version(name))), default=1)
+        versions = range(first, newest + 1)
         commits = [decode_commit(storage.read(layout.commit_path(v)), v) for v in versions]
-        live = {segment.path for segment in fold(None, commits).segments}
+        base = ColdTable(storage).log.base()
+        after = commits if base is None else commits[1:]
+        live = {segment.path for segment in fold(base, after).segments}
         actions = (action for commit in commits for action in commit.actions)
         for segment in (getattr(action, "segment", None) for action in actions):
             if segment is None:

@@ -135,7 +135,10 @@ class CoverageIndex:
             earlier = self._read_shortcut(version, digest)
             if earlier is not None:
                 return self._apply_actions(state, earlier, actions) if actions else earlier
-            commit = self._log.commit(version)
+            try:
+                commit = self._log.commit(version)
+            except NotFound:
+                return None  # the log was truncated
             actions.extend(commit.actions)
             for action in commit.actions:
                 digest ^= _digest_change(action)

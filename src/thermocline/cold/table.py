@@ -466,7 +466,7 @@ class ColdTable:
     def commits(self, newest: int | None = None) -> Iterator[Commit]:
         """Yield the commits, newest first; raise when a damaged one is reached."""
         head = self.log.head().version
-        for version in range(min(newest or head, head), 0, -1):
+        for version in range(min(newest or head, head), self.log.first_version() - 1, -1):
             yield self.log.commit(version)
 
 

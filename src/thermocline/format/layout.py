@@ -2,6 +2,7 @@
 
     _log/00000000000000000007.json                  a commit
     _log/00000000000000000100.checkpoint.parquet    a checkpoint
+    _log/00000000000000000100.base.parquet          the state where a truncated log begins
     _log/CURRENT                                    the newest version when it was written, a hint
     _coverage/segments/<id>.roar                    the buckets of one segment
     _coverage/table/<version>.roar                  the buckets of one version
@@ -36,6 +37,7 @@ PATH_LENGTH_MAX = 1024
 
 _COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
+_BASE_NAME = re.compile(r"([0-9]{20})\.base\.parquet")
 _CONTRACT_NAME = re.compile(r"([0-9]{10})\.json")
 _TABLE_COVERAGE_NAME = re.compile(r"([0-9]{20})\.roar")
 _PART = re.compile(r"[^\x00-\x1f\\/:]+")
@@ -49,6 +51,11 @@ def commit_path(version: int) -> str:
 def checkpoint_path(version: int) -> str:
     """Return the path of the checkpoint of `version`."""
     return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+
+
+def base_path(version: int) -> str:
+    """Return the path of the state of the version at which a truncated log begins."""
+    return f"{LOG_FOLDER}/{version:020d}.base.parquet"
 
 
 def segment_coverage_path(coverage_id: str) -> str:
@@ -97,6 +104,11 @@ def commit_version(name: str) -> Version | None:
 def checkpoint_version(name: str) -> Version | None:
     """Return the version a file name in `_log` is the checkpoint of, or None."""
     return _parse_version(_CHECKPOINT_NAME, name)
+
+
+def base_version(name: str) -> Version | None:
+    """Return the version a file name in `_log` is the base of, or None."""
+    return _parse_version(_BASE_NAME, name)
 
 
 def table_coverage_version(name: str) -> Version | None:

@@ -55,7 +55,7 @@ def read_job_settings(node: "NodeSettings", **options: Any) -> "PipelineSettings
 
 
 @contextmanager
-def open_workspace(target: JobTarget, **node: str | None) -> Iterator["JobWorkspace"]:
+def open_workspace(target: JobTarget, **node: Any) -> Iterator["JobWorkspace"]:
     """Give the block the workspace that the options name; `node` is how to call a running node."""
     from thermocline.pipeline.run.workspace import JobWorkspace
 

@@ -20,6 +20,7 @@ import orjson
 
 from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.cold.care.vacuum import GRACE_S_MIN, expire_versions
+from thermocline.cold.log.checkpoint import encode_checkpoint
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
 from thermocline.cold.table import ColdTable
@@ -35,7 +36,7 @@ from thermocline.format.log.action import (
 )
 from thermocline.format.log.commit import decode_commit, encode_commit
 from thermocline.format.log.commit_note import NoteRequests
-from thermocline.format.log.state import TableState
+from thermocline.format.log.state import SegmentSet, TableState
 
 _FOLDERS = (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER)
 
@@ -61,7 +62,9 @@ def expunge(table: ColdTable, words: Sequence[str], numbers: Sequence[int] = ())
     after = expire_versions(table, newest.version, "erase")
     pinned = tuple(sorted(v for v in list_pinned_versions(table) if v < newest.version))
     files, size_bytes = _remove_files(table, after, newest.version, pinned)
-    commits = sum(_redact_commit(table, version, silent) for version in range(1, after.version + 1))
+    first = table.log.first_version()
+    commits = sum(_redact_commit(table, one, silent) for one in range(first, after.version + 1))
+    _redact_base(table, first, silent)
     checkpoints = _rewrite_checkpoints(table)
     _remove_shortcuts(table, newest.version)
     return ExpungeReport(newest.version, files, size_bytes, commits, checkpoints, pinned)
@@ -92,7 +95,14 @@ def _list_named_paths(
     needed = {path for segment in newest.segments for path in _paths(segment)}
     # The log does not return expired versions, so their files are tracked commit by commit.
     live: dict[str, Segment] = {}
-    for version in range(1, newest.version + 1):
+    base, first = table.log.base(), table.log.first_version()
+    if base is not None:
+        live = {segment.segment_id: segment for segment in base.segments}
+        ever |= {path for segment in live.values() for path in _paths(segment)}
+        if base.version >= oldest or base.version in pinned:
+            needed |= ever
+        first = Version(first + 1)
+    for version in range(first, newest.version + 1):
         for action in table.log.commit(version).actions:
             if isinstance(action, AddSegment | SetDeletes):
                 live[action.segment.segment_id] = action.segment
@@ -120,6 +130,18 @@ def _redact_commit(table: ColdTable, version: int, silent: "_Redaction") -> bool
     return True
 
 
+def _redact_base(table: ColdTable, first: Version, silent: "_Redaction") -> None:
+    """Remove the words from the base of a truncated log."""
+    base = table.log.base()
+    if base is None:
+        return
+    segments = {one.segment_id: silent.redact_segment(one) for one in base.segments}
+    note = silent.redact_action(NoteRequests(dict(base.requests)))
+    assert isinstance(note, NoteRequests)
+    clean = replace(base, segments=SegmentSet(changed=segments), requests=note.requests)
+    _overwrite(table.storage, layout.base_path(first), encode_checkpoint(clean))
+
+
 @dataclass(frozen=True, slots=True)
 class _Redaction:
     """What to remove from commits: texts that contain a word, bounds that equal a number."""
@@ -131,15 +153,16 @@ class _Redaction:
         """Return an action with the same effect, without the words and numbers."""
         match action:
             case AddSegment(segment):
-                return replace(action, segment=self._redact_segment(segment))
+                return replace(action, segment=self.redact_segment(segment))
             case SetDeletes(segment):
-                return replace(action, segment=self._redact_segment(segment))
+                return replace(action, segment=self.redact_segment(segment))
             case NoteRequests(requests):
                 kept = {key: rows for key, rows in requests.items() if not self._contains_word(key)}
                 return NoteRequests(kept)
         return action
 
-    def _redact_segment(self, segment: Segment) -> Segment:
+    def redact_segment(self, segment: Segment) -> Segment:
+        """Return a segment without bounds that contain a word or number."""
         kept = {
             key: both
             for key, both in segment.stats.items()

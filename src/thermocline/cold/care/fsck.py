@@ -72,12 +72,12 @@ def fsck(
     """Check every file of a table and return what is wrong; nothing is changed."""
     findings: list[Finding] = []
     names = [item.path.rsplit("/", 1)[-1] for item in table.storage.list(layout.LOG_FOLDER)]
-    state, commits = _replay_log(table, names, findings)
+    base, state, commits = _replay_log(table, names, findings)
     if state is None:
         return FsckReport(0, len(commits), 0, 0, 0, tuple(findings))
     findings += _check_end(table, state.version)
     findings += _check_current(table, commits, state)
-    findings += _check_checkpoints(table, names, commits)
+    findings += _check_checkpoints(table, names, commits, base)
     segments = list(state.segments)
     recounts: list[Coverage] = []
     for done, segment in enumerate(segments, start=1):
@@ -85,7 +85,7 @@ def fsck(
         progress(done, len(segments))
     if len(recounts) == len(segments):
         findings += _check_shortcut(table, state, recounts)
-    findings += _find_orphans(table, commits)
+    findings += _find_orphans(table, commits, base)
     totals = state.totals
     return FsckReport(
         state.version, len(commits), len(segments), totals.rows, totals.size_bytes, tuple(findings)
@@ -94,10 +94,18 @@ def fsck(
 
 def _replay_log(
     table: ColdTable, names: list[str], findings: list[Finding]
-) -> tuple[TableState | None, list[Commit]]:
+) -> tuple[TableState | None, TableState | None, list[Commit]]:
+    """Return the base of a truncated log, the newest state, and the commits from the base on."""
+    base: TableState | None = None
+    first = Version(1)
+    try:
+        first = table.log.first_version()
+        base = table.log.base()
+    except ThermoclineError as error:
+        findings.append(Finding("log", layout.base_path(first), str(error)))
     newest = max((v for name in names if (v := layout.commit_version(name))), default=Version(0))
     commits: list[Commit] = []
-    for version in range(1, newest + 1):
+    for version in range(first, newest + 1):
         try:
             commits.append(table.log.commit(version))
         except ThermoclineError as error:
@@ -105,12 +113,12 @@ def _replay_log(
     if not newest:
         findings.append(Finding("log", layout.commit_path(1), "there is no commit"))
     if findings:
-        return None, commits
+        return base, None, commits
     try:
-        return fold(None, commits), commits
+        return base, fold(base, commits if base is None else commits[1:]), commits
     except ThermoclineError as error:
         findings.append(Finding("log", layout.LOG_FOLDER, str(error)))
-        return None, commits
+        return base, None, commits
 
 
 def _check_end(table: ColdTable, newest: int) -> Iterator[Finding]:
@@ -131,25 +139,36 @@ def _check_current(table: ColdTable, commits: list[Commit], state: TableState) -
     if current is None:
         what = "missing or garbage; the next writer writes it again"
         yield Finding("current", layout.CURRENT_PATH, what, is_harmless=True)
-    elif current.version <= len(commits):
+    elif (named := _commit_of(commits, current.version)) is not None:
         try:
-            then = replace(state, txn_id=commits[current.version - 1].txn_id)
+            then = replace(state, txn_id=named.txn_id)
             check_current(current, then)
         except ThermoclineError as error:
             yield Finding("log", layout.commit_path(current.version), str(error))
 
 
+def _commit_of(commits: list[Commit], version: int) -> Commit | None:
+    """Return the commit of a version, from commits that follow each other."""
+    place = version - commits[0].version if commits else -1
+    return commits[place] if 0 <= place < len(commits) else None
+
+
 def _check_checkpoints(
-    table: ColdTable, names: list[str], commits: list[Commit]
+    table: ColdTable, names: list[str], commits: list[Commit], base: TableState | None
 ) -> Iterator[Finding]:
     versions = sorted(v for name in names if (v := layout.checkpoint_version(name)) is not None)
-    replayed: TableState | None = None
+    replayed, first = base, commits[0].version
     for version in versions:
         path = layout.checkpoint_path(version)
-        if version > len(commits):
+        if version < first:
+            yield Finding("state", path, "is older than the log; remove it", is_harmless=True)
+            continue
+        if version > commits[-1].version:
             yield Finding("state", path, "is of a version that does not exist")
             continue
-        replayed = fold(replayed, commits[replayed.version if replayed else 0 : version])
+        done = replayed.version - first + 1 if replayed else 0
+        rest = commits[done : version - first + 1]
+        replayed = fold(replayed, rest) if rest or replayed is None else replayed
         live = tuple(replayed.segments)
         stored = read_checkpoint(table.storage, version, lambda live=live: live)  # type: ignore[misc]
         if stored is None:
@@ -217,8 +236,12 @@ def _check_coverage(table: ColdTable, segment: Segment, recount: Coverage) -> It
         yield Finding("coverage", path, what)
 
 
-def _find_orphans(table: ColdTable, commits: list[Commit]) -> Iterator[Finding]:
-    named = {
+def _find_orphans(
+    table: ColdTable, commits: list[Commit], base: TableState | None
+) -> Iterator[Finding]:
+    kept = () if base is None else base.segments
+    named = {path for segment in kept for path in (segment.path, segment.coverage_path)}
+    named |= {
         path
         for commit in commits
         for action in commit.actions

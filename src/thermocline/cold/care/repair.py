@@ -144,15 +144,21 @@ def _read_intact(table: ColdTable) -> tuple[list[Commit], TableState | None, str
     """Return the commits before the first one that is missing or damaged, and what is wrong."""
     with suppress(Corruption):
         head = table.log.head()
-        found = [table.log.commit(v) for v in range(1, head.version + 1) if _is_whole(table, v)]
-        return found, head, ""
+        known = range(table.log.first_version(), head.version + 1)
+        return [table.log.commit(v) for v in known if _is_whole(table, v)], head, ""
     newest = max(table.log.versions(), default=Version(0))
     commits: list[Commit] = []
-    state: TableState | None = None
-    for version in range(1, newest + 1):
+    first, state, trouble = table.log.first_version(), None, ""
+    try:
+        state = table.log.base()
+    except Corruption as error:
+        trouble = f"{layout.base_path(first)}: {error.message}"
+    if trouble:
+        return [], None, trouble
+    for version in range(first, newest + 1):
         try:
             commit = table.log.commit(version)
-            state = fold(state, [commit])
+            state = fold(state, [commit]) if state is None or version > state.version else state
         except NotFound:
             return commits, state, f"{layout.commit_path(version)} is missing"
         except Corruption as error:
@@ -166,17 +172,18 @@ def _check_against_current(
 ) -> tuple[list[Commit], TableState | None, str]:
     """Return the commits that agree with CURRENT; keep a commit that names its predecessor."""
     current = table.log.read_current()
-    if state is None or current is None or current.version > len(commits):
+    first = commits[0].version if commits else Version(1)
+    if state is None or current is None or not first <= current.version <= commits[-1].version:
         return commits, state, ""
-    named = commits[current.version - 1]
+    named = commits[current.version - first]
     try:
         check_current(current, replace(state, txn_id=named.txn_id))
     except Corruption as error:
         trouble = f"{layout.CURRENT_PATH}: {error.message}"
-        if named.previous or current.version == 1:
+        if named.previous or current.version == first:
             return commits, state, trouble
-        kept = commits[: current.version - 1]
-        return kept, fold(None, kept), trouble
+        kept, base = commits[: current.version - first], table.log.base()
+        return kept, fold(base, kept if base is None else kept[1:]), trouble
     return commits, state, ""
 
 

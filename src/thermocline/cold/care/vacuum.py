@@ -110,7 +110,12 @@ def _list_named_paths(table: ColdTable, head: TableState, oldest: Version) -> se
     for segment in (*kept.segments, *head.segments):
         named |= {segment.path, segment.coverage_path}
     has_late_reader = any(version < oldest for version in list_pinned_versions(table))
-    for version in range(1 if has_late_reader else oldest + 1, head.version + 1):
+    first = oldest + 1
+    if has_late_reader:
+        first = table.log.first_version()
+        for segment in () if (base := table.log.base()) is None else base.segments:
+            named |= {segment.path, segment.coverage_path}
+    for version in range(first, head.version + 1):
         for action in table.log.commit(version).actions:
             segment = getattr(action, "segment", None)
             if segment is not None:

@@ -362,6 +362,8 @@ def _open_file(
     try:
         with storage.open_segment(*named, fresh=fresh) as source:
             yield pq.ParquetFile(source, metadata=footer, read_dictionary=list(texts))
+    except MemoryError:
+        raise  # also Arrow's: it says nothing about the file
     except (pa.ArrowException, OSError) as error:
         raise unreadable_error(one.path, error) from error
 
@@ -371,5 +373,7 @@ def _read_batches(
 ) -> Iterator[pa.RecordBatch]:
     try:
         yield from file.iter_batches(ROWS_PER_BATCH, columns=names)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise unreadable_error(path, error) from error

@@ -223,9 +223,16 @@ def merge_here(
     storage: Storage | None = None,
     loaded_bytes_max: int = LOADED_BYTES_MAX,
 ) -> list[MergeResult]:
-    """Merge slices one after another in this process; `storage` is the open table's."""
+    """Merge slices one after another in this process; `storage` is the open table's.
+
+    `Unavailable` when this process has too little memory: `compact` then tries a smaller batch.
+    """
     how = {"storage": storage, "loaded_bytes_max": loaded_bytes_max}
-    return [merge(target, state, piece, **how) for piece in pieces]  # type: ignore[arg-type]
+    try:
+        return [merge(target, state, piece, **how) for piece in pieces]  # type: ignore[arg-type]
+    except MemoryError as error:
+        hint = "give the process more memory; nothing was committed"
+        raise Unavailable("there is too little memory to merge segments", hint=hint) from error
 
 
 def compact_here(

@@ -72,12 +72,12 @@ class CheckpointColumns:
     def __init__(
         self,
         storage: Storage,
-        version: Version,
+        path: str,
         checksums: Mapping[str, Sequence[str]],
         replay: Callable[[], Iterable[Segment]],
     ) -> None:
         self._storage = storage
-        self._path = layout.checkpoint_path(version)
+        self._path = path
         self._checksums = checksums
         self._replay = replay
         self._groups: dict[int, list[bytes]] = {}
@@ -211,19 +211,24 @@ def _encode_rest(state: TableState) -> dict[str, Any]:
 
 
 def read_checkpoint(
-    storage: Storage, version: Version, replay: Callable[[], Iterable[Segment]]
+    storage: Storage,
+    version: Version,
+    replay: Callable[[], Iterable[Segment]],
+    path: str | None = None,
 ) -> TableState | None:
     """Return the state of a checkpoint, or None when it is missing or damaged.
 
     `replay` returns the same segments from the log alone, in case the file proves to be damaged.
+    `path` is that of a base, which has the form of a checkpoint.
     """
+    path = path or layout.checkpoint_path(version)
     try:
-        with storage.open_input(layout.checkpoint_path(version)) as source:
+        with storage.open_input(path) as source:
             metadata = pq.read_metadata(source).metadata or {}
         json = metadata[_STATE_KEY]
         if metadata[_CHECKSUM_KEY].decode() != crc32c(json):
             return None
-        return _decode_rest(storage, orjson.loads(json), version, replay)
+        return _decode_rest(storage, orjson.loads(json), version, replay, path)
     except Unsupported:
         raise
     except (ThermoclineError, pa.ArrowException, OSError, KeyError, ValueError, TypeError):
@@ -235,6 +240,7 @@ def _decode_rest(
     rest: dict[str, Any],
     version: Version,
     replay: Callable[[], Iterable[Segment]],
+    path: str,
 ) -> TableState | None:
     if rest["format"] > FORMAT_VERSION or rest["version"] != version:
         return None
@@ -245,7 +251,7 @@ def _decode_rest(
         decode_spec(rest["table"]),
         int(rest["schema_id"]),
         {int(key): decode_schema(schema) for key, schema in rest["schemas"].items()},
-        SegmentSet(CheckpointColumns(storage, version, rest["checksums"], replay)),
+        SegmentSet(CheckpointColumns(storage, path, rest["checksums"], replay)),
         Totals(segments, rows, size_bytes, int(digest, 16)),
         {source: Mark(mark) for source, mark in rest["marks"].items()},
         dict(rest["txns"]),

@@ -3,7 +3,9 @@
 In:   commits to write, versions to read
 Out:  states; a version is committed exactly when its numbered file exists
 
-- Versions are dense and begin at 1. A missing commit is an error, never a shorter history.
+- Versions are dense and begin at 1, or at the base of a truncated log: a durable state of a version
+  that is at most the oldest kept one. A missing commit after it is an error, never a shorter
+  history.
 - CURRENT says where to start reading. If it is missing, empty, garbage or behind, it is rewritten.
   CURRENT, a checkpoint and the coverage of a version are written only after that version's commit
   is durable. If one of them is ahead of the log, commits were lost: every read and write of the log
@@ -23,7 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from thermocline.cold.log.checkpoint import read_checkpoint, write_checkpoint
+from thermocline.cold.log.checkpoint import (
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import (
     Corruption,
@@ -81,6 +87,8 @@ class CommitLog:
         """
         with self._lock:
             head = self._head or self._open()
+            if self._is_truncated_past(head.version):
+                head, self._head = self._open(), None
             newer = list(self._commits_after(head.version))
             if newer:
                 head = fold(head, newer)
@@ -122,9 +130,31 @@ class CommitLog:
                 self._states[version] = self._replay(Version(version))
             return self._states[version]
 
+    def _is_truncated_past(self, version: int) -> bool:
+        """Tell whether the log was truncated after a version that this process read last.
+
+        That takes longer than the shortest grace period, so the check is made every `HEAD_CHECK_S`.
+        """
+        if self._head is None or clock.monotonic() - self._head_checked_s < HEAD_CHECK_S:
+            return False
+        if self._storage.size(layout.commit_path(version)) is not None:
+            return False
+        return self.first_version() > version
+
+    def first_version(self) -> Version:
+        """Return the version at which the log begins: 1, or that of its newest base."""
+        return max((v for v, _ in self._bases()), default=Version(1))
+
+    def _bases(self) -> list[tuple[Version, str]]:
+        """Return the bases of the log with their paths, the newest first."""
+        found = ((layout.base_version(name), name) for name in self._list_names())
+        return sorted(((v, layout.base_path(v)) for v, _ in found if v is not None), reverse=True)
+
     def version_at(self, instant: int) -> Version:
         """Return the newest version committed at or before an instant."""
         found = self.newest_by(instant)
+        if not found and (first := self.first_version()) > 1:
+            raise _expired_error(0, first)
         if not found:
             raise NotFound(
                 "the table did not exist then",
@@ -145,7 +175,9 @@ class CommitLog:
         after = head.version + 1
         # Between two steps, times increase. The newest such range that begins at or before the
         # instant has the version: all ranges after it are later.
-        for first in (*reversed(head.clock_steps), Version(1)):
+        begin = self.first_version()
+        steps = [step for step in head.clock_steps if step > begin]
+        for first in (*reversed(steps), begin):
             if self.commit(first).time <= instant:
                 return self._newest_between(first, after, instant)
             after = first
@@ -170,6 +202,8 @@ class CommitLog:
             data = self._storage.read(layout.commit_path(version))
         except NotFound as error:
             head = self._head
+            if head is not None and 1 <= version < head.oldest:
+                raise _expired_error(version, head.oldest) from error
             if head is not None and 1 <= version <= head.version:
                 raise _missing_commit_error(version, head.version) from error
             raise
@@ -195,6 +229,8 @@ class CommitLog:
         for name in self._list_names():
             if (version := layout.checkpoint_version(name)) is not None:
                 found[layout.checkpoint_path(version)] = version
+            if (version := layout.base_version(name)) is not None:
+                found[layout.base_path(version)] = version
         for stored in self._storage.list(layout.TABLE_COVERAGE_FOLDER):
             name = stored.path.rsplit("/", 1)[-1]
             if (version := layout.table_coverage_version(name)) is not None:
@@ -298,6 +334,28 @@ class CommitLog:
         self.sync_commit(version)
         self._checkpoint(state)
 
+    def write_base(self, version: int) -> None:
+        """Make the state of a version durable as the base of the log; commits before it may go.
+
+        When this returns, the base was read back and equals the replayed state. `NotFound` when the
+        log does not have the version, `Corruption` when the base cannot be read back.
+        """
+        state = self._replay(Version(version))
+        # Order matters: the base proves that its commit was durable.
+        self.sync_commit(version)
+        path, data = layout.base_path(version), encode_checkpoint(state)
+        # The name is created as a commit's is: no reader ever sees a base that is not whole.
+        if not self._storage.put_new(path, data):
+            self._storage.settle(path)  # of a truncation that died, or runs now
+        stored = read_checkpoint(self._storage, Version(version), _no_replay, path)
+        if stored is None or encode_checkpoint(stored) != data:
+            self._storage.delete(path)
+            raise Corruption(
+                "the base of the log is not the state that it was written from",
+                hint="no commit was removed; run it again",
+                path=path,
+            )
+
     def _checkpoint(self, state: TableState) -> None:
         write_checkpoint(self._storage, state)
         version = state.version
@@ -311,16 +369,19 @@ class CommitLog:
 
     def _open(self) -> TableState:
         current = self.read_current()
-        if current is not None:
-            if self._storage.size(layout.commit_path(current.version)) is None:
+        if current is not None and self._storage.size(layout.commit_path(current.version)) is None:
+            if current.version >= self.first_version():
                 raise self._find_lost(current.version, layout.CURRENT_PATH)
+            current = None  # the log was truncated past a CURRENT that was never fsynced
+        if current is not None:
             state = self._replay(current.version)
             check_current(current, state)
             return state
         # Order matters: proofs of versions are listed before the versions, which may grow.
         evidence = self.evidence()
-        versions = self.versions()
-        self._check_dense(versions)
+        first = self.first_version()
+        versions = [version for version in self.versions() if version >= first]
+        self._check_dense(versions, first)
         newest = versions[-1] if versions else Version(0)
         for path, version in sorted(evidence.items()):
             if version > newest:
@@ -355,9 +416,34 @@ class CommitLog:
             state = found and self._verify_checkpoint(found, version)
             if state is not None:
                 break
+        else:
+            state = self._read_base(version)
         first = state.version + 1 if state else 1
         commits = (self._read_existing(v, version) for v in range(first, version + 1))
         return fold(state, commits) if state is None or first <= version else state
+
+    def base(self) -> TableState | None:
+        """Return the state at which a truncated log begins; None when the log is whole."""
+        return self._read_base(self.first_version())
+
+    def _read_base(self, version: Version) -> TableState | None:
+        """Return the state of the newest usable base up to a version; None for a whole log.
+
+        `Corruption` that names the base when a truncated log cannot be read without it.
+        """
+        bases = [(base, path) for base, path in self._bases() if base <= version]
+        for base, path in bases:
+            found = read_checkpoint(self._storage, base, _no_replay, path)
+            state = found and self._verify_checkpoint(found, version)
+            if state is not None:
+                return state
+        if bases and self._storage.size(layout.commit_path(1)) is None:
+            raise Corruption(
+                "the base of the log is damaged",
+                hint="restore it from a copy; versions before the next checkpoint need it",
+                path=bases[0][1],
+            )
+        return None
 
     def _verify_checkpoint(self, state: TableState, newest: int) -> TableState | None:
         """Return the state of a checkpoint if the log agrees that it is of its commit, else None.
@@ -384,6 +470,8 @@ class CommitLog:
         try:
             return self.commit(version)
         except NotFound as error:
+            if version < (first := self.first_version()):
+                raise _expired_error(version, first) from error  # truncated meanwhile
             raise _missing_commit_error(version, newest) from error
 
     def _checkpoints_before(self, version: Version) -> Iterator[Version]:
@@ -413,8 +501,8 @@ class CommitLog:
             except NotFound:
                 return
 
-    def _check_dense(self, versions: list[Version]) -> None:
-        for place, version in enumerate(versions, start=1):
+    def _check_dense(self, versions: list[Version], first: Version) -> None:
+        for place, version in enumerate(versions, start=first):
             if version != place:
                 raise _missing_commit_error(place, versions[-1])
 
@@ -497,6 +585,19 @@ def _set_time(commit: Commit, newest_ns: int) -> Commit:
     if ahead_s <= CLOCK_AHEAD_S_MAX or commit.time < CLOCK_SET_AFTER_NS:
         return replace(commit, time=TimeNs(newest_ns + NS_PER_US))
     return replace(commit, metrics={**commit.metrics, CLOCK_STEP: int(ahead_s)})
+
+
+def _no_replay() -> Iterable[Segment]:
+    raise Corruption("the base of the log is damaged", hint="restore it from a copy")
+
+
+def _expired_error(version: int, oldest: int) -> NotFound:
+    return NotFound(
+        "this version has expired: its commit was removed from the log",
+        hint="read a version that is kept, or keep versions for longer",
+        **({"version": version} if version else {}),
+        oldest=oldest,
+    )
 
 
 def lost_commits_error(first: int, known: int, proof: str) -> Corruption:

@@ -23,7 +23,9 @@ How values are kept:
 `docs/otlp.md` documents the columns; a test compares.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -152,10 +154,17 @@ class OtlpTable:
     bucket: str = "1m"
     entity_columns: tuple[str, ...] = ("service_name",)
     overlap: str = "allow"
+    signal: str = "metrics"
 
-    def creation_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `create_table` for this table."""
+    def creation_options(self, retention_s: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return the keyword arguments of `create_table` for this table.
+
+        `retention_s` says how long the rows of each signal are kept; 0 or none keeps all.
+        """
+        kept_s = (retention_s or {}).get(self.signal, 0.0)
+        kept = {"retention": timedelta(seconds=round(kept_s))} if kept_s else {}
         return {
+            **kept,
             "time_column": self.time_column,
             "bucket": self.bucket,
             "entity_columns": self.entity_columns,
@@ -167,8 +176,8 @@ METRIC_POINTS = OtlpTable("metric_points", pa.schema([*_TIME, *ORIGIN, *METRIC, 
 METRIC_HISTOGRAMS = OtlpTable(
     "metric_histograms", pa.schema([*_TIME, *ORIGIN, *METRIC, *POINT, *_HISTOGRAM])
 )
-LOGS = OtlpTable("logs", pa.schema([*_TIME, *ORIGIN, *_RECORD]))
-SPANS = OtlpTable("spans", pa.schema([*_TIME, *ORIGIN, *_SPAN]))
+LOGS = OtlpTable("logs", pa.schema([*_TIME, *ORIGIN, *_RECORD]), signal="logs")
+SPANS = OtlpTable("spans", pa.schema([*_TIME, *ORIGIN, *_SPAN]), signal="spans")
 
 TABLES = {table.name: table for table in (METRIC_POINTS, METRIC_HISTOGRAMS, LOGS, SPANS)}
 

@@ -255,6 +255,8 @@ def _find_changed_windows(
     since = seen.txns.get(version_key)
     if since is None:
         return all_changed("it was never computed")
+    if since < source.log.first_version():
+        return all_changed("the versions of its source since then have expired")
     try:
         is_that = source.log.commit(since).time // NS_PER_US == seen.txns.get(time_key)
     except NotFound:
@@ -273,7 +275,7 @@ def _find_changed_windows(
 
 
 def _last_refill(target: ColdTable, seen: TableState, key: str) -> int:
-    for version in range(seen.version, 0, -1):
+    for version in range(seen.version, target.log.first_version() - 1, -1):
         for action in target.log.commit(version).actions:
             if isinstance(action, SetTxn) and action.application == key:
                 return version

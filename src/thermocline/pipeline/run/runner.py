@@ -31,7 +31,6 @@ from thermocline.pipeline.run.history import (
     NOT_RUN,
     NOTHING,
     TaskRecord,
-    utc_now,
     write_record,
 )
 from thermocline.pipeline.run.job import (
@@ -141,7 +140,7 @@ class Runner:
         self._spark_failure = None
         for name in order_jobs(names):
             job = load_job(name, self.settings, self._confirmed)
-            started_at = utc_now()
+            started_at = self._site.now()
             try:
                 tasks = list(self.due([name], table))[:TASKS_MAX]
             except Exception as error:  # noqa: BLE001  the other jobs must still run
@@ -156,7 +155,7 @@ class Runner:
 
     def run_task(self, job: Job, task: Task, tell: TaskProgress = ignore_progress) -> TaskRecord:
         """Run one task under the table's lease, record it, and return its record."""
-        started_at, began_s = utc_now(), clock.monotonic()
+        started_at, began_s = self._site.now(), clock.monotonic()
         facts: dict[str, object] = {}
         try:
             done = self._run_leased(job, task, tell)

@@ -8,8 +8,10 @@ Out:  tables to rewrite, exact views, and flushes on demand
 """
 
 import os
-from collections.abc import Iterator
+import time as clock
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from thermocline.cold.catalog import Catalog
@@ -18,6 +20,7 @@ from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Conflict, NotFound
+from thermocline.format.instant import NS_PER_S
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
 from thermocline.names import DEFAULT_TENANT, is_table_name
@@ -39,6 +42,7 @@ class JobWorkspace:
         url: str | None = None,
         api_key: str | None = None,
         settings: LakeSettings | None = None,
+        now_ns: Callable[[], int] | None = None,
     ) -> None:
         self.root = os.path.abspath(os.fspath(root))
         self.tenant = tenant
@@ -46,13 +50,18 @@ class JobWorkspace:
         self._api_key = api_key
         self._settings = settings or LakeSettings()
         folder = TenantCatalog(self.root, OsDisk()).folder(tenant)
-        self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"))
+        self._now_ns = now_ns or clock.time_ns
+        self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"), now_ns=now_ns)
         if Catalog(self.root).identity() is None:
             raise NotFound("there is no lake here", hint="check the path", folder=self.root)
         self._reader: Node | None = None
         self._postgres: PostgresService | None = None
         self._types: EntityCatalog | None = None
         self._has_started_server = False
+
+    def now(self) -> datetime:
+        """Return the time, in UTC, by the clock of the workspace."""
+        return datetime.fromtimestamp(self._now_ns() / NS_PER_S, UTC)
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""

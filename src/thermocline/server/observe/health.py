@@ -11,7 +11,8 @@ Out:  `HealthReport`s for `/health/live`, `/health/startup` and `/health/ready`
 - Files in the journal's quarantine are a warning of a ready node, until an operator removes them.
 - Each check probes the journal on the path of the next write, unless a write is in progress, whose
   result counts instead. So the check notices a failed or recovered disk without a write.
-- A failing export of entities is a warning: the node still takes requests.
+- A failing export of entities, or a failing task of care, is a warning: the node still takes
+  requests.
 """
 
 import threading
@@ -20,11 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from thermocline.care.keeper import CareStatus
 from thermocline.errors import ThermoclineError
 from thermocline.node import Node
 
 FLUSH_FAILING_S = 30.0
 RETRY_AFTER_S = 2
+CARE_MAX = 10
+"""How many failing tasks of care a report names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,11 @@ class Health:
         self._flush_reason = ""
         self._quarantine_warning = ""
         self._export_reason = ""
+        self._care: Callable[[], CareStatus] = CareStatus
+
+    def watch_care(self, status: Callable[[], CareStatus]) -> None:
+        """Report failing tasks of care as warnings from now on."""
+        self._care = status
 
     def report_phase(self, phase: str, **facts: Any) -> None:
         """Set the current phase of the start."""
@@ -121,6 +130,7 @@ class Health:
         ]
         status = "not ready" if reasons else "ready"
         warnings = [one for one in (self._quarantine_warning, self._export_reason) if one]
+        warnings += [f"care for tables fails: {one}" for one in self._care().failing[:CARE_MAX]]
         facts = {"warnings": warnings} if warnings else {}
         return HealthReport(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
 

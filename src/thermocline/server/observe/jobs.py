@@ -23,6 +23,8 @@ from thermocline.pipeline.run.history import FAILED, NAME, NOT_RUN, last_runs
 from thermocline.pipeline.run.runner import JOB_ORDER, REQUESTED_JOBS
 
 REFRESH_S = 15.0
+CARE_JOBS = ("vacuum",)
+"""Jobs that only the node's care runs."""
 RUNS_READ_MAX = 200
 
 
@@ -77,7 +79,7 @@ class JobWatch:
             return
         runs: dict[tuple[str, str], LastRun] = {}
         for row in last_runs(table, RUNS_READ_MAX):
-            if row["job"] in (*JOB_ORDER, *REQUESTED_JOBS):
+            if row["job"] in (*JOB_ORDER, *REQUESTED_JOBS, *CARE_JOBS):
                 run = LastRun(row["started_at"].timestamp(), (row["took_ms"] or 0) / 1000)
                 runs.setdefault((row["job"], row["state"]), run)
         with self._lock:

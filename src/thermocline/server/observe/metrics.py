@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from thermocline import __version__
+from thermocline.care.keeper import CareStatus
 from thermocline.errors import ThermoclineError
 from thermocline.node import Node
 from thermocline.server.observe.jobs import JobWatch, job_families
@@ -28,6 +29,13 @@ from thermocline.server.observe.jobs import JobWatch, job_families
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS_MAX = 500
 OTHER = "other"
+_SUMS = {
+    "tables": "Tables of all tenants.",
+    "segments": "Live segments of all tables.",
+    "rows": "Rows in live segments.",
+    "size_bytes": "Bytes of live segments.",
+    "versions": "Versions that can be read.",
+}
 _REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _QUERY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -85,9 +93,14 @@ class Metrics:
         self._child(self._queries, outcome).inc()
         self._query_seconds.observe(seconds)
 
-    def watch(self, node: Node, is_ready: Callable[[], bool] = lambda: True) -> None:
-        """Report this node's numbers, and whether it is ready, at each scrape."""
-        self._node.node, self._node.is_ready = node, is_ready
+    def watch(
+        self,
+        node: Node,
+        is_ready: Callable[[], bool] = lambda: True,
+        care: Callable[[], CareStatus] = CareStatus,
+    ) -> None:
+        """Report this node's numbers, whether it is ready, and its care, at each scrape."""
+        self._node.node, self._node.is_ready, self._node.care = node, is_ready, care
         self._node.jobs = JobWatch(node)
 
     def render(self) -> bytes:
@@ -115,6 +128,7 @@ class _NodeCollector(Collector):
         self.node: Node | None = None
         self.is_ready: Callable[[], bool] = lambda: False
         self.jobs: JobWatch | None = None
+        self.care: Callable[[], CareStatus] = CareStatus
         self._started_s = clock.time()
 
     def collect(self) -> Iterator[Any]:
@@ -139,6 +153,29 @@ class _NodeCollector(Collector):
             yield _gauge(f"thermocline_{name}", text, value)
         if self.jobs is not None:
             yield from job_families(self.jobs.newest_runs())
+        yield from care_families(self.care())
+
+
+def care_families(status: CareStatus) -> Iterator[Any]:
+    """Yield the metrics of the care process and the sums over all tables; none if care is off."""
+    if not status.is_on:
+        return
+    yield _gauge("thermocline_care_up", "Whether the care process runs.", status.is_running)
+    failing = len(status.failing)
+    yield _gauge("thermocline_care_failing", "Tasks of care whose last run failed.", failing)
+    starts = CounterMetricFamily("thermocline_care_starts", "Starts of the care process.")
+    starts.add_metric([], status.starts)
+    yield starts
+    tasks = CounterMetricFamily(
+        "thermocline_care_tasks", "Tasks of care that ended.", labels=["job", "outcome"]
+    )
+    for job, outcome, count in status.tasks:
+        tasks.add_metric([job, outcome], count)
+    yield tasks
+    for name, value in status.sums:
+        meaning = _SUMS.get(name)
+        if meaning is not None:
+            yield _gauge(f"thermocline_cold_{name}", meaning, value)
 
 
 def node_numbers(node: Node) -> Iterator[tuple[str, str, float]]:

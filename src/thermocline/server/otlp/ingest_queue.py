@@ -39,10 +39,11 @@ import asyncio
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -207,14 +208,17 @@ class IngestQueue:
         body_bytes_max: int = BODY_BYTES_MAX,
         write_wait_s: float = 1.0,
         is_compiled: bool = True,
+        retention_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`workers` includes those on standby.
+
+        `retention_s` says how long a table that the queue creates keeps its rows, by signal.
 
         `write_wait_s` is how long a write waits for a flush to free memory. Without `is_compiled`
         the official library decodes every body, and nothing is compiled.
         """
         self._options = _WriteOptions(
-            gateway, limits or DecodeLimits(), body_bytes_max, write_wait_s
+            gateway, limits or DecodeLimits(), body_bytes_max, write_wait_s, retention_s
         )
         self._is_compiled = is_compiled
         lock = threading.RLock()
@@ -389,6 +393,7 @@ class _WriteOptions:
     limits: DecodeLimits
     body_bytes_max: int
     write_wait_s: float
+    retention_s: Mapping[str, float]
 
     def open_table(self, tenant: str, name: str) -> LakeTable:
         """Return a table, after creating it if it is missing."""
@@ -397,7 +402,7 @@ class _WriteOptions:
             return lake.table(name)
         except NotFound:
             try:
-                return lake.create_table(name, **TABLES[name].creation_options())
+                return lake.create_table(name, **TABLES[name].creation_options(self.retention_s))
             except Conflict:
                 return lake.table(name)  # another worker was first
 

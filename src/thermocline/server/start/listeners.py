@@ -63,7 +63,16 @@ def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, 
     queue: IngestQueue | None = None
     made: dict[str, BoundListener] = {}
     if settings.http is not None or settings.grpc is not None:
-        queue = IngestQueue(server.gateway, body_bytes_max=settings.body_bytes_max)
+        care = settings.care
+        queue = IngestQueue(
+            server.gateway,
+            body_bytes_max=settings.body_bytes_max,
+            retention_s={
+                "metrics": care.metrics_retention_s,
+                "logs": care.logs_retention_s,
+                "spans": care.spans_retention_s,
+            },
+        )
         receiver = Receiver(queue, budget, server.gateway, server.quotas, server.metrics)
         if settings.http is not None:
             made["http"] = _make_http(server, receiver, settings.http)

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from thermocline.care.keeper import CareKeeper
 from thermocline.config import NodeSettings
 from thermocline.errors import ThermoclineError
 from thermocline.extras import require_extra
@@ -57,6 +58,7 @@ OPENING_WAIT_S = 1.0
 FAST_DEADLINE_S = 2.0
 SCRAPE_KEEP_S = 0.25
 CLOSE_S = 5.0
+CARE_STOP_S = 10.0
 
 ReadSettings = Callable[[], NodeSettings]
 
@@ -85,6 +87,7 @@ class NodeServer:
         may_be_open = settings.allow_insecure or not exposed_listeners(settings)
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
+        self.care = CareKeeper(root, settings.care, self._on_care)
         self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
         self.listeners: dict[str, BoundListener] = {}
@@ -186,7 +189,9 @@ class NodeServer:
             self.log.error("start failed", error=error)
             raise
         self.gateway.open(node)
-        self.metrics.watch(node, lambda: self.health.ready().is_ok)
+        self.care.start()
+        self.metrics.watch(node, lambda: self.health.ready().is_ok, self.care.status)
+        self.health.watch_care(self.care.status)
         self.health.report_started(node)
         recovered = node.recovered
         self.log.event("ready", next_lsn=node.tier.next_lsn, holes=len(recovered.holes))
@@ -243,7 +248,13 @@ class NodeServer:
         if opening.exception() is None:
             await self._close_node(opening.result(), end_s)
 
+    def _on_care(self, event: dict[str, Any]) -> None:
+        """Write a line for a task of care that failed or changed a table."""
+        if event["state"] in ("done", "failed"):
+            self.log.event("care", **{name: value for name, value in event.items() if value})
+
     async def _close_node(self, node: Node, end_s: float) -> None:
+        await self._run_in_thread(self.care.stop, CARE_STOP_S, "care not ended")
         if not self._is_hurried:
             await self._run_in_thread(node.flush, self._time_left(end_s), "rows not flushed")
         await self._run_in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")
