@@ -90,6 +90,7 @@ bench: $(READY)
 	$(BIN)/python bench/rollup.py
 	$(BIN)/python bench/export.py
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/metrics.py
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

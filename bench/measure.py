@@ -38,7 +38,8 @@ from typing import Self
 RESULTS = Path(__file__).parent / "RESULTS.md"
 SECTIONS = (
     *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
-    *("spark", "spark_delta", "compact", "rollup", "export", "growth", "scan_before", "before"),
+    *("spark", "spark_delta", "compact", "rollup", "export", "growth", "metrics"),
+    *("scan_before", "before"),
 )
 HEADER = """# Bench results
 

@@ -35,7 +35,7 @@ LOCKS = {
 SCRIPTS = (
     *("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py", "ingest.py"),
     *("entities.py", "entities_read.py", "contract.py", "otlp_decode.py", "export.py"),
-    *("spark.py", "compact.py", "rollup.py", "growth.py", "before.py"),
+    *("spark.py", "compact.py", "rollup.py", "growth.py", "metrics.py", "before.py"),
 )
 
 
@@ -121,6 +121,16 @@ def test_the_growth_bench_writes_its_numbers(tmp_path):
     for work in ("10 rows to", "first gaps", "delete(where)", "count(*)", "append of a day"):
         assert numbers(section, work)[1] > 0
     assert numbers(section, "their sidecar")[0] > 0
+
+
+@pytest.mark.slow
+def test_the_metrics_bench_writes_its_numbers(tmp_path):
+    results = tmp_path / "results.md"
+    done = run("metrics.py", "--quick", "--results", str(results), data=tmp_path)
+    assert done.returncode == 0, done.stderr
+    section = results.read_text()
+    for question in ("rate by service", "first list", "list of series"):
+        assert all(number > 0 for number in numbers(section, question))
 
 
 @pytest.mark.slow

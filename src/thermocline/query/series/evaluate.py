@@ -3,13 +3,14 @@
 In:   a `SeriesFunction`; slices of time, and a function that reads the samples of a slice
 Out:  an Arrow table: window, series, what the series did in it, and the labels of the series
 
-- Slices are read in order of time, so memory holds one slice, the last sample of every series,
-  and the result. The result has a limit.
+- Slices are read in order of time, so memory holds two slices, the last sample of every series,
+  and the result. The result has a limit. One slice is read while another is evaluated.
 - A sample counts in the window that holds its time. Windows begin where `time_bucket` begins them.
 - How the time is cut into slices does not change the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,8 +174,7 @@ def _evaluate_slices(
     layouts: Layouts,
 ) -> Iterator[tuple[_Windows, BucketCounts]]:
     before: pa.Table | None = None
-    for part in slices:
-        fresh = read(part)
+    for part, fresh in _read_ahead(slices, read):
         if not fresh.num_rows:
             continue
         rows = fresh if before is None else pa.concat_tables([before, fresh])
@@ -194,6 +194,21 @@ def _evaluate_slices(
             numbers.last_seen_ns[number] = end
         recent = places[ends >= part.high_ns - function.lookback_ns]
         before = rows.take(pa.array(order[recent])).combine_chunks()
+
+
+def _read_ahead(
+    slices: Sequence[TimeSlice], read: Callable[[TimeSlice], pa.Table]
+) -> Iterator[tuple[TimeSlice, pa.Table]]:
+    """Yield each slice with its rows; the next one is read meanwhile, in a second thread."""
+    if len(slices) == 1:
+        yield slices[0], read(slices[0])
+        return
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = [reader.submit(read, part) for part in slices[:1]]
+        for place, part in enumerate(slices):
+            rows = coming.pop().result()
+            coming += [reader.submit(read, one) for one in slices[place + 1 : place + 2]]
+            yield part, rows
 
 
 def _samples_of(rows: pa.Table, numbers: SeriesNumbers) -> Samples:
