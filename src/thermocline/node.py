@@ -80,6 +80,8 @@ class Node:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self.pool = _open_query_pool(self._settings)
+        if self.pool is not None:
+            self.pool.queue.is_shared = lambda: len(self.tenants()) > 1
         self._is_closing = self._is_closed = False
         self._entities = _open_entity_half(
             self._settings, self._tenants.root, is_read_only=is_read_only
@@ -178,7 +180,12 @@ class Node:
         if self._entities is None:
             hint = "set postgres to a DSN, or to embedded for a server that the lake starts"
             raise Invalid("this lake has no entities", hint=hint)
-        return self._entities.types(tenant, catalog)
+        if self.pool is None:
+            return self._entities.types(tenant, catalog)
+        from thermocline.query.worker.contract_proof import evolve_in_worker
+
+        # Clients write contracts: what may take long is proved in a worker.
+        return self._entities.types(tenant, catalog, partial(evolve_in_worker, self.pool, tenant))
 
     def check_open(self) -> None:
         """Raise `Unavailable` if the node is closed, `Invalid` if another process opened it."""

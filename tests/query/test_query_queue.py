@@ -123,3 +123,35 @@ def test_Q05_a_query_that_comes_while_the_watchdog_lingers_is_checked_in_time(mo
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert queue._watchdog is None
+
+
+def test_A13_the_last_worker_is_kept_for_a_tenant_that_has_none():
+    queue = QueryQueue(2, wait_s=10 * PATIENCE_S)
+    queue.is_shared = lambda: True
+    first, second = queue.admit("1", "busy"), queue.admit("2", "busy")
+    assert (first.turn.done(), second.turn.done()) == (True, False)
+    calm = queue.admit("1", "calm")
+    assert calm.turn.done(), "the first query of another tenant starts at once"
+    queue.leave(calm)
+    assert not second.turn.done()
+    queue.leave(first)
+    assert second.turn.done()
+
+
+def test_A13_one_tenant_alone_uses_every_worker():
+    queue = QueryQueue(2, wait_s=10 * PATIENCE_S)
+    assert [queue.admit(name, "only").turn.done() for name in "123"] == [True, True, False]
+
+
+def test_A13_a_tenant_cannot_fill_the_line_for_others(monkeypatch):
+    monkeypatch.setattr(query_queue, "WAITING_MAX", 2)
+    queue = QueryQueue(1, wait_s=10 * PATIENCE_S)
+    for name in "123":
+        queue.admit(name, "busy")
+    with pytest.raises(Overloaded):
+        queue.admit("4", "busy").turn.result(0)
+    calm = queue.admit("1", "calm")
+    assert not calm.turn.done()
+    queue.leave(queue.find("1", "busy"))
+    queue.leave(queue.find("2", "busy"))
+    assert calm.turn.done()

@@ -22,6 +22,7 @@ from thermocline.entity.table import EntitySettings
 from thermocline.entity.types import EntityCatalog
 from thermocline.errors import ThermoclineError, Unavailable
 from thermocline.hot.postgres.schema.migrate import open_tenant
+from thermocline.hot.postgres.schema.registry import Evolve
 from thermocline.hot.postgres.server.cluster import (
     PostgresServer,
     is_dead,
@@ -86,8 +87,8 @@ class PostgresService:
             return False
         return is_dead(self._folder) or is_elsewhere(self._folder, pool.dsn)
 
-    def types(self, tenant: str, catalog: Catalog) -> EntityCatalog:
-        """Return a tenant's entity types."""
+    def types(self, tenant: str, catalog: Catalog, evolve: Evolve | None = None) -> EntityCatalog:
+        """Return a tenant's entity types; `evolve` judges their next contracts."""
         pool = self.pool()
         settings = EntitySettings(
             export_changes=self._settings.export_changes,
@@ -97,7 +98,7 @@ class PostgresService:
         opened = open_tenant(pool, tenant)
         if not self._is_read_only:
             load_restored(pool, opened, self._root)
-        return EntityCatalog(pool, opened, catalog, settings)
+        return EntityCatalog(pool, opened, catalog, settings, evolve)
 
     def start_exports(self, keyed: ExportTasks) -> None:
         """Start the clock thread, which exports tables when an export is due."""

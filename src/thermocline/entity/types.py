@@ -23,7 +23,7 @@ from thermocline.errors import Conflict, NotFound, Unavailable
 from thermocline.format.argument import check_text
 from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.hot.postgres.schema.layout import Layout
-from thermocline.hot.postgres.schema.registry import TypeRegistry
+from thermocline.hot.postgres.schema.registry import Evolve, TypeRegistry
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.pool import Pool
 
@@ -37,8 +37,9 @@ class EntityCatalog:
         tenant: Tenant,
         catalog: Catalog,
         settings: EntitySettings | None = None,
+        evolve: Evolve | None = None,
     ) -> None:
-        self.registry = TypeRegistry(pool, tenant)
+        self.registry = TypeRegistry(pool, tenant, evolve)
         self._catalog = catalog
         self._settings = settings
         self._lock = threading.Lock()

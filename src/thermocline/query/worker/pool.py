@@ -85,7 +85,7 @@ class QueryPool:
         if workers < 1:
             raise Invalid("a pool has at least one worker", workers=workers)
         self.queue = QueryQueue(workers, wait_s)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._answer_bytes_max = answer_bytes_max
         threads = max(1, core_count() // workers)
         self._settings = WorkerSettings(memory_bytes, spill_bytes, threads)
@@ -204,6 +204,29 @@ class QueryPool:
             None,
             schema.serialize().to_pybytes(),
         )
+        admitted = self._start_alone(request, tenant)
+        return WorkerCondition(admitted, request.timeout_s, self.queue.leave)
+
+    def run_task(
+        self, task: str, argument: bytes, *, tenant: str = "", timeout_s: float | None = None
+    ) -> bytes:
+        """Run a function of the worker's program on bytes, and return what it returns.
+
+        `Overloaded` when it exceeds its memory limit or timeout, or when all workers stay busy.
+        """
+        self._check_open()
+        limit_s = self._check_timeout(timeout_s)
+        admitted = self._start_alone(WorkerRequest("", argument, limit_s, None, None, task), tenant)
+        try:
+            done = admitted.next_bytes() or b""
+            admitted.drain()
+            return bytes(done)
+        except BaseException:
+            self.queue.leave(admitted)
+            raise
+
+    def _start_alone(self, request: WorkerRequest, tenant: str) -> RunningQuery:
+        """Wait for a turn, then start a request that names no table."""
         data = _encode_request(request)
         admitted = self.queue.admit(None, tenant)
         try:
@@ -213,7 +236,7 @@ class QueryPool:
                 admitted.assign(worker, request.timeout_s, {}, self._shared, self._end)
                 self.queue.watch(admitted)
                 if admitted.start(data, worker.tables):
-                    return WorkerCondition(admitted, request.timeout_s, self.queue.leave)
+                    return admitted
                 self._give_back(worker, is_fit=False)
             raise _start_error()
         except BaseException:
@@ -221,7 +244,7 @@ class QueryPool:
             raise
 
     def _check_timeout(self, timeout_s: float | None) -> float:
-        limit_s = self._timeout_s if timeout_s is None else check_seconds(timeout_s, "timeout_s")
+        limit_s = self.timeout_s if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         if not 0 < limit_s <= TIMEOUT_S_MAX:
             raise Invalid(
                 "the timeout of a query is out of range",

@@ -76,6 +76,7 @@ class WorkerRequest:
     """One query; `tables` is None when they are the same as in the previous request.
 
     With a `schema` (Arrow's message of one), `query` is a condition on the batches that follow.
+    With a `task`, `params` are the bytes that it takes.
     """
 
     query: str
@@ -83,6 +84,7 @@ class WorkerRequest:
     timeout_s: float
     tables: tuple[TableLocation, ...] | None
     schema: bytes | None = None
+    task: str | None = None
 
 
 class PeerGone(Exception):

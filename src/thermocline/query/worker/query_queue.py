@@ -7,6 +7,8 @@ Out:  a turn for as many queries as there are workers; stopped queries
   a time, and a tenant finds and cancels only its queries.
 - Tenants take turns: a tenant with many waiting queries does not delay the first one of another.
   The queries of one tenant run in the order in which they came.
+- While several tenants share the pool, its last free worker is not given to a tenant that has a
+  worker already: another tenant's first query never waits for the end of a long one.
 - The number of waiting queries is limited, and so is the time that each waits. A waiting query
   needs no thread.
 - The watchdog thread ends a query at its deadline, even if no thread waits for its answer. It runs
@@ -19,6 +21,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 
 from thermocline.errors import Conflict, Overloaded, QueryCancelled, ThermoclineError, Unavailable
 from thermocline.format.argument import check_text
@@ -35,6 +38,8 @@ class QueryQueue:
 
     def __init__(self, turns: int, wait_s: float = WAIT_S_DEFAULT) -> None:
         self.wait_s = wait_s
+        self.is_shared: Callable[[], bool] = lambda: False
+        """Whether several tenants use the pool."""
         self._turns = turns
         self._free = turns
         self._changed = threading.Condition()  # its lock is re-entrant
@@ -57,17 +62,26 @@ class QueryQueue:
                 hint = "choose another id, or wait until that query ends"
                 raise Conflict("a query of this id is running", hint=hint, query_id=query_id)
             query = RunningQuery(query_id, tenant, time.monotonic() + self.wait_s)
-            if not self._free and self.waiting >= WAITING_MAX:
+            may_start = self._may_start(tenant)
+            # A tenant without a waiting query always finds a place: others cannot fill the queue.
+            if not may_start and self.waiting >= WAITING_MAX and tenant in self._waiting:
                 query.turn.set_exception(self._busy_error())
                 return query
             self._queries[tenant, query_id] = query
-            if self._free:
+            if may_start:
                 self._free -= 1
                 query.turn.set_result(None)
             else:
                 self._waiting.setdefault(tenant, deque()).append(query)
                 self.watch(query)
             return query
+
+    def _may_start(self, tenant: str) -> bool:
+        """Tell whether a query of a tenant may have a turn now."""
+        if self._free != 1 or self._turns == 1:
+            return self._free > 0
+        has_one = any(one.tenant == tenant and one.turn.done() for one in self._queries.values())
+        return not (has_one and self.is_shared())
 
     @property
     def waiting(self) -> int:
@@ -117,15 +131,14 @@ class QueryQueue:
         """Free the id and the turn of a query: the first one of the next tenant gets the turn."""
         with self._changed:
             del self._queries[query.tenant, query.query_id]
-            tenant = next(iter(self._waiting), None)
-            if tenant is None:
-                self._free += 1
-                return
-            queries = self._waiting.pop(tenant)
-            waiting = queries.popleft()
-            if queries:
-                self._waiting[tenant] = queries  # behind the other tenants
-            waiting.turn.set_result(None)
+            self._free += 1
+            for tenant in [one for one in self._waiting if self._may_start(one)][: self._free]:
+                queries = self._waiting.pop(tenant)
+                waiting = queries.popleft()
+                if queries:
+                    self._waiting[tenant] = queries  # behind the other tenants
+                self._free -= 1
+                waiting.turn.set_result(None)
 
     def stop_all(self, reason: ThermoclineError) -> None:
         """Stop every query for this reason."""

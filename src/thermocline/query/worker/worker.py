@@ -181,6 +181,8 @@ class Worker:
         try:
             if request.schema is not None:
                 return self._match_batches(request)
+            if request.task is not None:
+                return self._run_task(request)
             self._register_tables(request.tables)
             reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
             send(self._channel, MessageKind.REPORT, pack_value(report))
@@ -191,6 +193,14 @@ class Worker:
             raise Unavailable(
                 "the query worker failed", hint="run the query again", error=str(error)
             ) from error
+
+    def _run_task(self, request: WorkerRequest) -> int:
+        """Run one of the functions that a node does not run in its own process."""
+        from thermocline.contract.evolve.judge import judge_contract
+
+        done = {"judge_contract": judge_contract}[str(request.task)](request.params)
+        send(self._channel, MessageKind.ROWS, COUNT.pack(0), done)
+        return 0
 
     def _match_batches(self, request: WorkerRequest) -> int:
         """Answer each batch with the mask of the rows that match; return the number of rows."""

@@ -11,7 +11,8 @@ Out:  a `Layout`; `Invalid` with pointers and reasons when the new version is in
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from psycopg import sql
 
@@ -30,14 +31,29 @@ from thermocline.names import ENTITY_ID_LENGTH_MAX, TYPE_NAME
 KEY_BYTES_MAX = 4 * ENTITY_ID_LENGTH_MAX
 VERSIONS_MAX = 10_000
 COLUMNS_MAX = 200
+REGISTER_TRIES_MAX = 5
+
+
+Evolve: TypeAlias = Callable[[Any, Contract | None], Contract]
+
+
+class _RegisteredMeanwhile(Exception):
+    """Another version was committed after this one was judged. It never leaves this module."""
+
+
+def evolve_here(document: Any, previous: Contract | None) -> Contract:
+    """Return the contract of a document; this process proves that it may follow the other one."""
+    return evolve_contract(document, previous) if previous else parse_contract(document)
 
 
 class TypeRegistry:
     """The types of one tenant. Any thread may use it."""
 
-    def __init__(self, pool: Pool, tenant: Tenant) -> None:
+    def __init__(self, pool: Pool, tenant: Tenant, evolve: Evolve | None = None) -> None:
+        """`evolve` returns the contract of a document that may follow another one."""
         self.pool = pool
         self.tenant = tenant
+        self.evolve = evolve or evolve_here
 
     def register(
         self, name: str, document: Any, claim: Callable[[], object] | None = None
@@ -50,13 +66,41 @@ class TypeRegistry:
         committed.
         """
         _check_name(name)
+        for _ in range(REGISTER_TRIES_MAX):
+            with suppress(_RegisteredMeanwhile):
+                self._register(name, document, claim)
+                return self.finish_promotions(name)
+        raise Conflict("other versions are being registered", hint="try again", type=name)
+
+    def _register(
+        self, name: str, document: Any, claim: Callable[[], object] | None = None
+    ) -> None:
+        """Register a version; raise `_RegisteredMeanwhile` if it was judged against another one.
+
+        Order matters: a proof may take long, and must not hold a connection or a lock meanwhile.
+        """
+        before = self._newest(name)
+        made = None
+        if before is None or not _is_same(before, document):
+            made = self.evolve(document, before)
+
+        def judge(_: Any, previous: Contract | None) -> Contract:
+            judged = None if before is None else before.version
+            if made is None or judged != (None if previous is None else previous.version):
+                raise _RegisteredMeanwhile
+            return made
 
         def write(connection: Connection) -> None:
-            if _register_version(connection, name, document) and claim is not None:
+            if _register_version(connection, name, document, judge) and claim is not None:
                 claim()
 
         self.pool.run(self.tenant, write)
-        return self.finish_promotions(name)
+
+    def _newest(self, name: str) -> Contract | None:
+        try:
+            return self.layout(name).contract
+        except NotFound:
+            return None
 
     def finish_promotions(self, name: str) -> Layout:
         """Finish the column promotions that a killed process left; return the layout."""
@@ -122,7 +166,7 @@ def _check_name(name: str) -> None:
         raise Invalid("invalid name of a type", hint=hint, argument="name", type=ascii(name)[:80])
 
 
-def _register_version(connection: Connection, name: str, document: Any) -> bool:
+def _register_version(connection: Connection, name: str, document: Any, evolve: Evolve) -> bool:
     """Insert the next version of a type unless it equals the newest; return whether it did."""
     made = connection.execute(
         "insert into type (name, table_name) values (%s, '') on conflict (name) do nothing "
@@ -137,10 +181,9 @@ def _register_version(connection: Connection, name: str, document: Any) -> bool:
     type_id = row[0]
     versions = _read_versions(connection, type_id)
     previous = versions[max(versions)] if versions else None
-    is_comparable = isinstance(document, dict)  # an array of numpy answers `==` with an array
-    if previous is not None and is_comparable and previous.document == document:
+    if previous is not None and _is_same(previous, document):
         return False
-    contract = evolve_contract(document, previous) if previous else parse_contract(document)
+    contract = evolve(document, previous)
     _check_limits(contract, _read_columns(connection, type_id))
     connection.execute(
         "insert into type_version (type_id, schema_version, document, columns) "
@@ -150,6 +193,11 @@ def _register_version(connection: Connection, name: str, document: Any) -> bool:
     if made is not None:
         _make_table(connection, type_id, contract)
     return True
+
+
+def _is_same(previous: Contract, document: Any) -> bool:
+    # An array of numpy answers `==` with an array.
+    return isinstance(document, dict) and bool(previous.document == document)
 
 
 def _check_limits(contract: Contract, columns: tuple[HotColumn, ...]) -> None:

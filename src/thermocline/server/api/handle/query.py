@@ -9,6 +9,7 @@ Out:  bytes as the engine produces them; a failed answer cannot be mistaken for 
   `/api/v1/queries/{id}`.
 - When the client closes the connection, the query ends within a second, at any stage. A client
   that does not read for `SEND_WAIT_S` counts as disconnected.
+- A query ends at the smaller of its client's timeout and the node's.
 - A query waits in the queue of the query pool, without a thread, before it runs.
 - With `rows_max` one row more is read, so that a header can say whether there are more rows. An
   answer past the node's limits is an error, never a shorter answer.
@@ -129,13 +130,14 @@ class _QueryAnswer:
         await self._stream(send, body, encoder, first)
 
     def _begin(self) -> tuple[Iterator[bytes], Encoder]:
-        body = self._call.body
+        body, most_s = self._call.body, self._pool.timeout_s
         answer = self._pool.run(
             self._query,
             body.sql,
             parse_parameters(body.params),
             self._call.lake.references(body.mode),
-            body.timeout_s,
+            # A client may ask for less than the node's limit, never for more.
+            most_s if body.timeout_s is None else min(body.timeout_s, most_s),
         )
         batches: Iterator[pa.RecordBatch] = iter(answer)
         if body.rows_max is not None:

@@ -12,9 +12,7 @@ from typing import Any
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.canonical import json_form
 from thermocline.contract.document.text import decode
-from thermocline.contract.evolve.compatible import evolve_contract
 from thermocline.contract.evolve.difference import diff_documents
-from thermocline.contract.schema.register import parse_contract
 from thermocline.contract.tool import tool_schema
 from thermocline.errors import Invalid, NotFound
 from thermocline.server.api.http.reply import exact_json
@@ -66,10 +64,7 @@ def check(call: ApiRequest) -> ApiResponse:
         before = None
     problems: list[dict[str, str]] = []
     try:
-        if before is None:
-            parse_contract(document)
-        else:
-            evolve_contract(document, before)
+        registry.evolve(document, before)
     except Invalid as error:
         if "problems" not in error.facts:
             raise
