@@ -12,8 +12,10 @@ from thermocline.config import (
     Sync,
     node_settings,
     read_lake_settings,
+    redact,
 )
 from thermocline.errors import Invalid, NotFound, ThermoclineError
+from thermocline.server.observe.log import encode_line
 
 NAMES = [one["setting"] for one in NodeSettings().describe()]
 
@@ -238,3 +240,25 @@ def test_O06_whatever_is_given_is_either_taken_or_refused_in_our_words(given_opt
     else:
         told = settings.connections_max >= 1 and settings.lake.wal.hot_bytes_max >= 0
     assert told
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "password=correct-horse host=db",
+        "password = correct-horse host=db",
+        "host=db PASSWORD\t=  'correct-horse \\' battery' dbname=x",
+        "host=db password=correct\\ horse-battery",
+        "postgresql://me:correct-horse@db/x",
+        "postgresql://db/x?user=me&password=correct-horse&sslpassword=horse-battery",
+        "host=db sslpassword=correct-horse",
+        "PGPASSWORD=correct-horse",
+        "host=db oauth_client_secret = 'correct-horse' scram_client_key=horse",
+        "host=db password='correct-horse",
+    ],
+)
+def test_A08_every_spelling_of_a_password_is_masked(dsn):
+    for shown in (redact(dsn), encode_line({"dsn": dsn}).decode()):
+        assert "horse" not in shown
+        assert "battery" not in shown
+        assert "db" in shown or "PGPASSWORD" in dsn

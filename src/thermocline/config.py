@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from thermocline.errors import Invalid, NotFound
-from thermocline.names import API_KEY_IN_SETTING, is_tenant_name
+from thermocline.names import API_KEY_IN_SETTING, LIBPQ_NAMED, is_tenant_name
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
@@ -34,7 +34,7 @@ _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10
 _BYTE_UNITS = _DECIMAL_UNITS | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
-_PASSWORD = re.compile(rf"(?<=://)[^/@\s]*@|(?<=password=)('[^']*'|\S+)|{API_KEY_IN_SETTING}")
+_PASSWORD = re.compile(rf"(?<=://)[^/@\s]*@|{LIBPQ_NAMED}|{API_KEY_IN_SETTING}")
 
 
 class Sync(enum.Enum):
@@ -350,7 +350,7 @@ def redact(value: Any) -> Any:
     if isinstance(value, Address):
         return str(value)
     if isinstance(value, str):
-        return _PASSWORD.sub("***", value)
+        return _PASSWORD.sub(lambda found: f"{found['named'] or ''}***", value)
     return OFF if value is None else value
 
 

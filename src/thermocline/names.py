@@ -34,6 +34,11 @@ API_KEY_ID = "[a-z0-9]{8}"
 API_KEY = f"tck_({API_KEY_ID})_[A-Za-z0-9_-]{{43}}"
 API_KEY_IN_TEXT = "tck_[A-Za-z0-9]{1,16}_[A-Za-z0-9_-]{8,}"  # also a changed one; not `tck_price`
 API_KEY_IN_SETTING = r"tck_\w+_[\w-]+"  # also a short one
+# Passwords as libpq reads them: `password = 'it\\'s'`, sslpassword=…, PGPASSWORD=…, ?password=…&…
+LIBPQ_NAMED = (
+    r"(?P<named>(?i:pgpassword|(?:ssl)?password|oauth_client_secret|scram_(?:client|server)_key)"
+    r"\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s&\\])+)"
+)
 API_KEY_IN_LOG = "tck_[A-Za-z0-9]+(?:_[A-Za-z0-9_-]*)?"  # also a part of one
 
 

@@ -90,6 +90,9 @@ class Node:
         self._tier: WalTier | None = None
         self._follower: JournalFollower | None = None
         self.flush_error: ThermoclineError | None = None
+        # The last errors by tenant and table, because a tenant sees only its own.
+        self._flush_errors: dict[tuple[str, str], ThermoclineError] = {}
+        self._export_errors: dict[tuple[str, str], ThermoclineError] = {}
         if is_read_only:
             catalog = self._catalog(DEFAULT_TENANT)
             identity = catalog.identity()
@@ -234,12 +237,15 @@ class Node:
         for hot in due:
             if not hot.snapshot().parts:
                 continue
+            owner = self._table_names.get(hot.table_id, ("", ""))
             try:
                 self._find_table(hot.table_id).flush_hot()
+                self._flush_errors.pop(owner, None)
             except ThermoclineError as error:
                 if isinstance(error, NotFound) and not hot.snapshot().parts:
                     continue  # the table was dropped meanwhile, after its rows were flushed
                 trouble = error  # go on with the other tables
+                self._flush_errors[owner] = error
         if trouble is not None:
             raise trouble
 
@@ -275,7 +281,23 @@ class Node:
             lake = self.lake(tenant)
             for name in lake.tables():
                 if lake.table(name).is_keyed:
-                    yield partial(_export, lake, name)
+                    yield partial(self._export, tenant, name)
+
+    def _export(self, tenant: str, name: str) -> None:
+        try:
+            self.lake(tenant).entity(name).export_if_due()
+        except ThermoclineError as error:
+            self._export_errors[tenant, name] = error
+            raise
+        self._export_errors.pop((tenant, name), None)
+
+    def errors_of(self, tenant: str) -> tuple[ThermoclineError | None, ThermoclineError | None]:
+        """Return the last error of flushing a tenant's tables, and of exporting its entities."""
+        flushing, exporting = (
+            [error for (owner, _), error in list(errors.items()) if owner == tenant]
+            for errors in (self._flush_errors, self._export_errors)
+        )
+        return flushing[-1] if flushing else None, exporting[-1] if exporting else None
 
     def _find_table(self, table_id: bytes) -> LakeTable:
         named = None
@@ -422,10 +444,6 @@ def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
             expected=identity.journal_id,
             found=journal.journal_id.hex(),
         )
-
-
-def _export(lake: Lake, name: str) -> None:
-    lake.entity(name).export_if_due()
 
 
 def _open_entity_half(

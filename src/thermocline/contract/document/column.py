@@ -11,6 +11,7 @@ Out:  `ContractColumn`s, retired columns, and the next free id
 - A retired column is renamed to `<name>__<id>` when a new column has its name.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,12 @@ from thermocline.contract.document.kind import ColumnKind, KindField
 from thermocline.contract.schema.pointer import Refusal, pointer_of
 from thermocline.errors import Corruption
 from thermocline.format.types import decode_type, encode_type, is_alike
+
+POSTGRES_TYPE = re.compile(
+    r"text|uuid|date|boolean|timestamptz|jsonb|smallint|integer|bigint|real|double precision"
+    r"|numeric(?:\([0-9]{1,4},-?[0-9]{1,4}\))?"
+)
+"""The names of PostgreSQL's types that a hot column may have; they become SQL."""
 
 EXTRA = "_extra"
 NULLS = "_nulls"
@@ -157,4 +164,7 @@ def _encode_column(column: ContractColumn) -> dict[str, Any]:
 
 
 def _decode_column(body: Mapping[str, Any]) -> ContractColumn:
-    return ContractColumn(**{**body, "type": decode_type(body["type"])})
+    column = ContractColumn(**{**body, "type": decode_type(body["type"])})
+    if not isinstance(column.id, int) or not POSTGRES_TYPE.fullmatch(column.postgres_type):
+        raise ValueError("not a column of a contract")
+    return column

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from thermocline.errors import ThermoclineError
-from thermocline.names import API_KEY_IN_LOG
+from thermocline.names import API_KEY_IN_LOG, LIBPQ_NAMED
 
 LINES_WAITING_MAX = 1_000
 LINE_BYTES_MAX = 16_384
@@ -31,10 +31,7 @@ DEPTH_MAX = 8
 STOP_WAIT_S = 1.0
 BLANK = "***"
 
-_KEY = re.compile(
-    rf"{API_KEY_IN_LOG}|(?i:bearer\s+)\S+"
-    r"|(?<=://)[^/@\s]+@|(?<=password=)(?:'[^']*'|\S+)"
-)
+_KEY = re.compile(rf"{API_KEY_IN_LOG}|(?i:bearer\s+)\S+|(?<=://)[^/@\s]+@|{LIBPQ_NAMED}")
 _NAMED = re.compile(r"(?i)authorization|secret|password|token|api_?key|cookie")
 
 
@@ -132,4 +129,6 @@ def _blank_secrets(name: Any, value: Any, depth: int = 0) -> Any:
 
 def _text(value: Any) -> str:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return _KEY.sub(BLANK, text.encode(errors="replace").decode())
+    return _KEY.sub(
+        lambda found: f"{found['named'] or ''}{BLANK}", text.encode(errors="replace").decode()
+    )

@@ -13,6 +13,7 @@ Out:  parts of text in COPY's format, and a `Dump` that describes them; the same
   release wrote one without.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from psycopg import sql
 from thermocline.errors import Conflict, Corruption
 from thermocline.format.layout import Version
 from thermocline.format.sealed_json import crc32c, seal, unseal
+from thermocline.hot.postgres.schema.layout import check_postgres_type
 from thermocline.hot.postgres.schema.promote_column import index_text
 from thermocline.hot.postgres.schema.registry import create_table
 from thermocline.hot.postgres.schema.tenant import Tenant
@@ -33,6 +35,8 @@ PART_BYTES = 8 << 20
 LIMIT_S = 24 * 3_600.0
 # Order matters: referenced tables come first.
 _FIXED = ("store", "type", "type_version", "type_column", "change", "gone", "lake_head")
+_TABLE_NAME = re.compile("e_[1-9][0-9]{0,9}")
+_COLUMN_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 _NOT_KEPT = {("change", "xid")}
 _UNSEALED = frozenset({"store", "tables", "counters", "heads"})
 HINT = "restore the backup again, into another folder"
@@ -109,10 +113,16 @@ def parse_dump(data: bytes, path: str, tenant: str) -> Dump:
 
 
 def _parsed_table(one: Mapping[str, Any]) -> DumpTable:
+    """Return a table of a dump; `ValueError` for a name that no table or column of ours has."""
     checksums = one.get("checksums")
+    name, columns = str(one["name"]), tuple(map(str, one["columns"]))
+    if name not in _FIXED and not _TABLE_NAME.fullmatch(name):
+        raise ValueError("not a table of entities")
+    if not all(map(_COLUMN_NAME.fullmatch, columns)):
+        raise ValueError("not a column of a table of entities")
     return DumpTable(
-        str(one["name"]),
-        tuple(map(str, one["columns"])),
+        name,
+        columns,
         int(one["parts"]),
         None if checksums is None else tuple(map(str, checksums)),
     )
@@ -216,6 +226,7 @@ def load(pool: Pool, tenant: Tenant, dumped: Dump, read: Callable[[str], bytes])
             ) as copy:
                 for number in range(table.parts):
                     copy.write(read(part_name(table.name, number)))
+        _check_types(connection)
         _make_indexes(connection)
         for name, last in dumped.counters.items():
             counter = _counter_name(connection, name)
@@ -238,6 +249,19 @@ def _is_loaded(connection: Connection, dumped: Dump) -> bool:
             expected=dumped.store_id,
         )
     return False
+
+
+def _check_types(connection: Connection) -> None:
+    """Raise `Corruption` when a loaded type is bound to another table than its own.
+
+    The columns of its table were checked when that was created.
+    """
+    rows = connection.execute("select type_id, table_name from type").fetchall()
+    if any(table != f"e_{type_id}" for type_id, table in rows):
+        raise Corruption("the copy of the entities binds a type to a foreign table", hint=HINT)
+    read = connection.execute("select distinct pg_type from type_column").fetchall()
+    for (pg_type,) in read:
+        check_postgres_type(pg_type)
 
 
 def _make_table(connection: Connection, name: str) -> None:

@@ -27,8 +27,10 @@ from psycopg import sql
 
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.canonical import json_form, to_canonical
+from thermocline.contract.document.column import POSTGRES_TYPE
 from thermocline.contract.document.kind import ColumnKind
 from thermocline.contract.document.row import from_stored
+from thermocline.errors import Corruption
 
 _WIDE = {"smallint": "bigint", "integer": "bigint", "real": "double precision"}
 _AS_TEXT = {"timestamptz": "::text", "numeric": "::text"}
@@ -36,6 +38,19 @@ _plain = msgspec.json.Decoder()
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 
 Json = dict[str, Any]
+
+
+def check_postgres_type(name: str) -> None:
+    """Raise `Corruption` unless this is the name of a type of a hot column.
+
+    Names of types come from rows, which a restored backup may have brought, and become SQL.
+    """
+    if not POSTGRES_TYPE.fullmatch(name):
+        raise Corruption(
+            "the registry names a type that no column has",
+            hint="restore the registry from a backup that you trust",
+            type=ascii(name)[:80],
+        )
 
 
 class StaleLayout(Exception):
@@ -50,6 +65,9 @@ class HotColumn:
     name: str
     pg_type: str
     is_ready: bool = True
+
+    def __post_init__(self) -> None:
+        check_postgres_type(self.pg_type)
 
     @property
     def sql_name(self) -> str:

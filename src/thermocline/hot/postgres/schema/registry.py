@@ -21,7 +21,12 @@ from thermocline.contract.document.text import decode, encode_text
 from thermocline.contract.evolve.compatible import evolve_contract
 from thermocline.contract.schema.register import parse_contract, restore_contract
 from thermocline.errors import Conflict, Invalid, NotFound
-from thermocline.hot.postgres.schema.layout import HotColumn, Layout, wide_type
+from thermocline.hot.postgres.schema.layout import (
+    HotColumn,
+    Layout,
+    check_postgres_type,
+    wide_type,
+)
 from thermocline.hot.postgres.schema.promote_column import index_text, promote
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
@@ -246,6 +251,7 @@ def create_table(connection: Connection, table: str, columns: Sequence[tuple[int
 
 
 def _column_text(column_id: int, pg_type: str) -> sql.Composed:
+    check_postgres_type(pg_type)
     collation = ' collate "C"' if pg_type == "text" else ""
     return sql.SQL(", {} " + pg_type + collation).format(sql.Identifier(f"h_{column_id}"))
 

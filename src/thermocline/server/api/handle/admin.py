@@ -105,7 +105,7 @@ def jobs(call: ApiRequest) -> response_types.Jobs:
     runs = _job_runs(call)
     flush_error, export_error = (
         None if error is None else problem_of(error, call.request_id)
-        for error in (node.flush_error, node.export_error)
+        for error in node.errors_of(call.caller.tenant)
     )
     return response_types.Jobs(
         flushes,
