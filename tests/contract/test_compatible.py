@@ -246,6 +246,7 @@ def test_what_became_required_is_filled_in_with_its_default():
     assert after.fill_defaults({"a": "1", "b": "y"}) == {"a": "1", "b": "y"}
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(contracts_and_documents(), fields(), st.data())
 def test_documents_of_a_version_fit_every_version_that_may_follow_it(made, other, data):

@@ -162,6 +162,7 @@ def test_every_flipped_byte_and_every_cut_of_a_packed_sidecar_is_noticed():
             decode_coverage(bytes(damaged))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 40), st.integers(0, 255))
 @settings(max_examples=60)
 def test_a_packed_part_that_contradicts_itself_is_damage(place, value):

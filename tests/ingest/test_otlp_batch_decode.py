@@ -184,6 +184,7 @@ def test_a_message_is_whole_when_its_fields_end_with_it(data, expected):
     assert is_whole(data) is expected
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data(), signal=st.sampled_from(sorted(REQUESTS)))
 def test_together_and_alone_give_the_same_rows_and_tell_the_same(data, signal):

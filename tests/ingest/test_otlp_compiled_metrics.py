@@ -95,6 +95,7 @@ def test_what_exporters_send_is_taken_and_equal(exemplars, others):
     assert check(data + gauge_request(2).SerializeToString()), "two requests in one are merged"
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(request=messages(REQUESTS["metrics"]))
 def test_a_random_request_gives_what_the_official_decoder_gives(request):

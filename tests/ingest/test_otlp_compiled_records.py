@@ -145,6 +145,7 @@ def test_the_fast_way_is_the_one_that_is_used(signal, monkeypatch):
     assert (batches_of(found), ways) == (official(signal, data), [1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", SIGNALS)
 @settings(max_examples=150)
 @given(data=st.data())
