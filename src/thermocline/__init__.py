@@ -13,6 +13,7 @@
 Names are loaded when they are first used, so that importing this package costs nothing.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +61,16 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name == "spark":  # a separate module, because Spark is optional
         return import_module("thermocline.spark")
+    if name == "notebook":
+        return import_module("thermocline.show.notebook")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "spark"})
+    return sorted({*globals(), *_LAZY, "notebook", "spark"})
+
+
+if "IPython" in sys.modules:  # elsewhere the import of this package stays free
+    import_module("thermocline.show.notebook").start_in_notebook()

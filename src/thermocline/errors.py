@@ -37,6 +37,8 @@ class ThermoclineError(Exception):
     """The base of every error this package raises on purpose."""
 
     code = "error"
+    table_root: str | None = None
+    """The folder of the table that the error is about, where one call is about one table."""
 
     def __init__(self, message: str, *, hint: str = "", **facts: Any) -> None:
         super().__init__(message)

@@ -452,6 +452,19 @@ class Lake:
         if self._closes_node:
             self.node.close(flush=flush)
 
+    def __repr__(self) -> str:
+        return f"Lake({self.root()!r}, tables={[one.name for one in self._catalog]})"
+
+    def _repr_html_(self) -> str:
+        from thermocline.show import list_html
+
+        found = [self.table(name).info() for name in self.tables()]
+        lines = [
+            (one["name"], f"{one['rows'] + one['hot_rows']:,} rows, version {one['version']:,}")
+            for one in found
+        ]
+        return list_html("lake", self.root(), lines)
+
     def __enter__(self) -> "Lake":
         return self
 

@@ -135,7 +135,7 @@ class LakeTable(TimeSeriesTable):
         from thermocline.show.facts import table_values
 
         view = self._view(at)
-        hot_rows = sum(part.batch.num_rows for part in view.parts)
+        hot_rows = _count_hot_rows(view)
         return {
             "name": self.name,
             "hot_rows": hot_rows,
@@ -401,11 +401,32 @@ class LakeTable(TimeSeriesTable):
         finally:
             pin.release()
 
+    def __repr__(self) -> str:
+        view = self._view()
+        state, hot_rows = view.state, _count_hot_rows(view)
+        return (
+            f"LakeTable({self.name!r}, version={state.version}, rows={state.totals.rows:,}, "
+            f"hot_rows={hot_rows:,}, bucket={state.spec.bucket})"
+        )
+
+    def _repr_html_(self) -> str:
+        from thermocline.show import table_html
+
+        view = self._view()
+        hot_rows = _count_hot_rows(view)
+        return table_html(
+            self._report_coverage(view), self.root(), name=self.name, hot_rows=hot_rows
+        )
+
     def _view(self, at: At = None) -> TableView:
         if at is not None:
             return super()._view(at)
         # Order matters: the hot rows first, then the version to which some of them may have moved.
         return resolve_view(self.snapshot(), self.cold)
+
+
+def _count_hot_rows(view: TableView) -> int:
+    return sum(part.batch.num_rows for part in view.parts)
 
 
 class WriteGate:

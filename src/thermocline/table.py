@@ -360,7 +360,7 @@ class TimeSeriesTable:
 
     def set_entities_max(self, entities_max: int) -> Version:
         """Set how many entities the table may hold; not below what it holds."""
-        check_count(entities_max, "entities_max", 1)
+        entities_max = check_count(entities_max, "entities_max", 1)
 
         def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
             check_entity_count(
@@ -477,6 +477,25 @@ class TimeSeriesTable:
     def to_arrow(self, **which: Any) -> pa.Table:
         """Return the rows as one Arrow table; takes the arguments of `scan`."""
         return self.scan(**which).read_all()
+
+    def head(self, rows: int = 10, **which: Any) -> pa.Table:
+        """Return some rows of the newest version, without reading the others; takes `scan`'s."""
+        with self.scan(**which) as reader:
+            return reader.head(rows)
+
+    def to_pandas(self, **which: Any) -> Any:
+        """Return the rows as a pandas data frame; takes the arguments of `scan`."""
+        return self.scan(**which).to_pandas()
+
+    def to_polars(self, **which: Any) -> Any:
+        """Return the rows as a polars data frame; takes the arguments of `scan`."""
+        return self.scan(**which).to_polars()
+
+    def to_duckdb(self, connection: Any = None, **which: Any) -> Any:
+        """Return the rows as a DuckDB relation, on a connection or on DuckDB's default one."""
+        from thermocline.query.hand_over import open_relation
+
+        return open_relation(self.to_arrow(**which), connection)
 
     def pin(self, at: At = None) -> AbstractContextManager[Version]:
         """Keep a version's files from being vacuumed while the `with` block runs."""
@@ -677,7 +696,9 @@ def new_spec(
         is_unique=is_unique,
         writer=parse_writer(writer),
     )
-    return spec if entities_max is None else replace(spec, entities_max=entities_max)
+    if entities_max is None:
+        return spec
+    return replace(spec, entities_max=check_count(entities_max, "entities_max"))
 
 
 def _choose_one(first: str, one: Any, second: str, other: Any) -> Any:

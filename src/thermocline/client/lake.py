@@ -254,3 +254,13 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({self._wire.url!r})"
+
+    def _repr_html_(self) -> str:
+        from thermocline.show import list_html
+
+        found = self._wire.read_json("/api/v1/tables")["tables"]
+        lines = [
+            (one["name"], f"{one['rows'] + one['hot_rows']:,} rows, version {one['version']:,}")
+            for one in found
+        ]
+        return list_html("lake of a node", self._wire.url, lines)

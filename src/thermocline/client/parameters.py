@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from thermocline.errors import Invalid
-from thermocline.format.argument import PARAMETER_DEPTH_MAX, check_parameters
+from thermocline.format.argument import PARAMETER_DEPTH_MAX, check_parameters, plain_scalar
 from thermocline.format.instant import Nanoseconds, format_instant, to_instant
 
 
@@ -83,6 +83,7 @@ def wire_time(value: object) -> str | None:
 
 def wire_at(value: object) -> int | str | None:
     """Return a version or an instant."""
+    value = plain_scalar(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     return wire_time(value)

@@ -56,7 +56,7 @@ from thermocline.cold.segment.stage import (
 )
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, Invalid, OutcomeUnknown, ThermoclineError
-from thermocline.format.argument import check_count, check_text
+from thermocline.format.argument import check_count, check_text, plain_scalar
 from thermocline.format.coverage import Coverage
 from thermocline.format.index_column import fits_index
 from thermocline.format.instant import to_instant
@@ -135,16 +135,19 @@ class ColdTable:
         return self.log.advance_head(None, landed)
 
     def _exists_error(self) -> Conflict:
-        return Conflict(
+        error = Conflict(
             "there is a table here already",
             hint="open it, or choose another folder",
             root=self.storage.root,
         )
+        error.table_root = self.storage.root
+        return error
 
     def state(self, at: object = None) -> TableState:
         """Return the newest state, or that of a version (int) or an instant (datetime, text)."""
         if at is None:
             return self.log.head()
+        at = plain_scalar(at)
         if isinstance(at, int) and not isinstance(at, bool):
             return self.log.state(at)
         return self.log.state(self.log.version_at(to_instant(at)))
@@ -434,6 +437,8 @@ class ColdTable:
             # begun, only an error of this package proves that the commit was not made.
             if isinstance(error, ThermoclineError) or not is_tried:
                 stage.discard()
+            if isinstance(error, ThermoclineError):
+                error.table_root = self.storage.root
             raise
         stage.is_committed = outcome.is_committed
         if outcome.is_committed:

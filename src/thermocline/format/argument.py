@@ -38,8 +38,20 @@ def check_text(value: Any, argument: str) -> str:
     return value
 
 
+def plain_scalar(value: Any) -> Any:
+    """Return a scalar of numpy as the value of Python that it is; any other value as given.
+
+    Instants stay as they are: they may have nanoseconds, which Python's have not.
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind not in ("b", "i", "u", "f", "U", "m") or getattr(value, "shape", None) != ():
+        return value
+    return value.astype("timedelta64[us]").item() if kind == "m" else value.item()
+
+
 def check_flag(value: Any, argument: str) -> bool:
     """Return True or False; 0, 1 and texts such as "no" are rejected."""
+    value = plain_scalar(value)
     if not isinstance(value, bool):
         raise wrong_kind("not a flag", "pass True or False", argument, value)
     return value
@@ -56,6 +68,7 @@ def check_renamed_flag(value: Any, argument: str, old_value: Any, old_argument: 
 
 def check_count(value: Any, argument: str, least: int = 0) -> int:
     """Return a whole number from `least` up to what 64 bits hold."""
+    value = plain_scalar(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong_kind("not a whole number", "pass an int", argument, value)
     if not least <= value < 1 << 63:
@@ -66,6 +79,7 @@ def check_count(value: Any, argument: str, least: int = 0) -> int:
 
 def check_seconds(value: Any, argument: str) -> float:
     """Return a number of seconds, given as one or as a `timedelta`."""
+    value = plain_scalar(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -144,7 +158,7 @@ def check_parameters(value: Any, argument: str) -> list[Any] | dict[str, Any] | 
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {str(name): one for name, one in value.items()}
+        return {str(name).removeprefix("$"): one for name, one in value.items()}
     if isinstance(value, str | bytes | bytearray | memoryview) or not _is_iterable(value):
         hint = "pass a list or a dict; wrap a single value: [value]"
         raise wrong_kind("parameters are a list or a mapping", hint, argument, value)

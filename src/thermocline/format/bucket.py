@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import plain_scalar
 from thermocline.format.instant import (
     NS_PER_S,
     NS_PER_UNIT,
@@ -369,6 +370,7 @@ def parse_duration_s(duration: object, argument: str = "duration") -> int:
 
     A month has no fixed number of seconds, so it is not a duration.
     """
+    duration = plain_scalar(duration)
     if isinstance(duration, timedelta):
         return _count_seconds(duration, argument)
     if not isinstance(duration, str):

@@ -76,7 +76,8 @@ def _columns(source: Source, snapshot: QuerySnapshot) -> list[tuple[str, pa.Data
         state = snapshot.newest(source).state
         return [(one.name, one.type, one.nullable) for one in columns_of(state)]
     try:
-        schema = pq.read_schema(source.path)
+        schemas = [pq.read_schema(path) for path in source.paths]
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
     except (OSError, pa.ArrowException) as error:
         raise Unavailable(
             "a registered file cannot be read", hint="check the file", table=source.name

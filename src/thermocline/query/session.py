@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from thermocline.cold.care.pin import Pin
 from thermocline.cold.segment.row_reader import RowReader
+from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, NotFound, Overloaded, ThermoclineError, Unavailable
@@ -66,6 +67,8 @@ from thermocline.query.sql.script import (
 BATCH_ROWS_DEFAULT = 131_072
 STATEMENTS_KEPT_MAX = 256
 KEPT_TEXT_LENGTH_MAX = 100_000  # the tree of a longer text takes too much memory to be kept
+PLAIN_FILES_MAX = 10_000
+"""The most files of one registered folder."""
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
@@ -126,12 +129,14 @@ class Session:
         self._register(Source(check_table_name(name), table=table, hot=hot))
 
     def register_parquet(self, name: str, path: "str | os.PathLike[str]") -> None:
-        """Register one plain Parquet file under a name; it replaces the name's old entry."""
+        """Register plain Parquet files under a name: one, or all `*.parquet` below a folder.
+
+        The files of a folder are those of this moment; columns are matched by name. It replaces the
+        name's old entry.
+        """
         check_table_name(name)
-        absolute = os.path.abspath(check_path(path, "path"))
-        if not os.path.isfile(absolute):
-            raise NotFound("no such file", hint="check the path", path=absolute)
-        self._register(Source(name, path=absolute))
+        paths = _list_parquet_files(os.path.abspath(check_path(path, "path")))
+        self._register(Source(name, paths=paths))
 
     def register_broken(self, name: str, error: ThermoclineError) -> None:
         """Register the name of a table that cannot be opened; queries that need it raise this."""
@@ -298,7 +303,7 @@ class Session:
         folders = {
             source.folder for source in sources.values() if source.folder
         } | self._copy_folders
-        files = {source.path for source in sources.values() if source.path}
+        files = {path for source in sources.values() for path in source.paths}
         engine = self._engine
         if engine is None or engine.folders != folders or engine.files != files:
             # The folders of an engine cannot change, so other folders need another engine.
@@ -327,6 +332,21 @@ class Session:
             reader.close()
         if engine is not None:
             engine.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"tables={self.tables()}"
+        return f"Session({state})"
+
+    def _repr_html_(self) -> str:
+        from thermocline.show import list_html
+
+        with self._lock:
+            sources = sorted(self._sources.values(), key=lambda one: one.name)
+        lines = [
+            (one.name, one.table.storage.root if one.table else ", ".join(one.paths[:3]))
+            for one in sources
+        ]
+        return list_html("SQL session", "closed" if self._is_closed else "", lines)
 
     def __enter__(self) -> "Session":
         return self
@@ -399,6 +419,25 @@ class _Task:
             return run_prepared(self.prepared)
         text = self.pivot.remove_lists(self.prepared.text)
         return run_prepared(replace(self.prepared, text=text))
+
+
+def _list_parquet_files(path: str) -> tuple[str, ...]:
+    """Return a file, or the Parquet files below a folder; `NotFound` when there is none."""
+    if os.path.isfile(path):
+        return (path,)
+    found = [
+        os.path.join(path, os.path.normpath(stored.path))
+        for stored in LocalStorage(path).list(".")
+        if stored.path.endswith(".parquet")
+        and not stored.path.rpartition("/")[2].startswith((".", "_"))
+    ]
+    if len(found) > PLAIN_FILES_MAX:
+        hint = "append them to a table, which reads only the files that a query needs"
+        raise Overloaded("too many files", hint=hint, path=path, files_max=PLAIN_FILES_MAX)
+    if not found:
+        hint = "check the path; a folder is read with all `*.parquet` files below it"
+        raise NotFound("no such Parquet file, and no folder with one", hint=hint, path=path)
+    return tuple(sorted(found))
 
 
 def run_prepared(prepared: PreparedQuery) -> duckdb.DuckDBPyRelation:

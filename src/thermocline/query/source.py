@@ -52,14 +52,14 @@ USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One registered name: a table, or the path of a Parquet file; `hot` returns hot rows.
+    """One registered name: a table, or the paths of Parquet files; `hot` returns hot rows.
 
     With `error`, the table cannot be opened, and a query that needs it raises this.
     """
 
     name: str
     table: ColdTable | None = None
-    path: str = ""
+    paths: tuple[str, ...] = ()
     hot: Callable[[], HotSnapshot] | None = None
     error: ThermoclineError | None = None
 

@@ -5,7 +5,7 @@
 """
 
 from thermocline.show.facts import table_facts
-from thermocline.show.html import table_html
+from thermocline.show.html import list_html, table_html
 from thermocline.show.picture import Picture, coverage_bar, coverage_picture
 from thermocline.show.text import clock_text, share_text, size_text, visible
 
@@ -14,6 +14,7 @@ __all__ = [
     "clock_text",
     "coverage_bar",
     "coverage_picture",
+    "list_html",
     "share_text",
     "size_text",
     "table_facts",

@@ -9,6 +9,7 @@ Out:  one element of HTML
 - It inherits the notebook's colours and adds transparent greys, so it suits light and dark.
 """
 
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -30,15 +31,37 @@ _CELL = "text-align:left;padding:1px 12px 1px 0;border:0;background:transparent;
 _TABLE = "border-collapse:collapse;border:0;margin:4px 0;color:inherit"
 
 
-def table_html(held: "CoverageReport", root: str) -> str:
-    """Return a table's facts, coverage and columns as one element of HTML."""
+def table_html(
+    held: "CoverageReport", root: str, *, name: str = "", hot_rows: int | None = None
+) -> str:
+    """Return a table's facts, coverage and columns as one element of HTML.
+
+    A table of a lake has a `name`, and `hot_rows` that no segment has yet.
+    """
     facts = table_facts(held, root)
-    name = root.rstrip("/").rpartition("/")[2] or root
+    if hot_rows is not None:
+        facts["hot rows"] = f"{hot_rows:,}"
+    name = name or root.rstrip("/").rpartition("/")[2] or root
     rows = "".join(_row_html(_faint_html(label), _escape(value)) for label, value in facts.items())
     return (
         f'<div style="font-size:13px;line-height:1.5;max-width:60em">'
         f"<div><strong>{_escape(name)}</strong> {_faint_html('time series table')}</div>"
         f'<table style="{_TABLE}">{rows}</table>{_coverage_html(held)}{_columns_html(held)}</div>'
+    )
+
+
+def list_html(what: str, place: str, lines: Sequence[tuple[str, str]]) -> str:
+    """Return a list of named things, each with a line about it, as one element of HTML."""
+    rows = "".join(
+        _row_html(_escape(name), _faint_html(text)) for name, text in lines[:COLUMNS_MAX]
+    )
+    more = len(lines) - COLUMNS_MAX
+    rest = _row_html(_faint_html(f"and {more:,} more"), "") if more > 0 else ""
+    body = rows + rest or _row_html(_faint_html("no tables yet"), "")
+    return (
+        f'<div style="font-size:13px;line-height:1.5;max-width:60em">'
+        f"<div><strong>{_escape(what)}</strong> {_faint_html(place)}</div>"
+        f'<table style="{_TABLE}">{body}</table></div>'
     )
 
 

@@ -91,19 +91,24 @@ class AppendReport(int):
 
     __str__ = int.__repr__
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a report is not writable: {name}")
+
 
 def report_append(version: int, stage: Stage, writer: WriterSettings) -> AppendReport:
     """Return what a finished append wrote; nothing if the table had the rows already."""
     staged = stage.staged if stage.is_committed else []
     report = AppendReport(version)
-    report.starting_version = version - stage.is_committed
-    report.segment_paths = tuple(one.path for one in staged)
-    report.row_count = sum(one.measured.row_count for one in staged)
-    report.row_group_count = sum(one.groups for one in staged)
-    report.file_size_bytes = sum(one.checksum.size_bytes for one in staged)
-    report.compression = writer.compression
-    report.max_rows_per_row_group = writer.rows_per_group
-    report.max_bytes_per_row_group = writer.bytes_per_group
+    vars(report).update(
+        starting_version=version - stage.is_committed,
+        segment_paths=tuple(one.path for one in staged),
+        row_count=sum(one.measured.row_count for one in staged),
+        row_group_count=sum(one.groups for one in staged),
+        file_size_bytes=sum(one.checksum.size_bytes for one in staged),
+        compression=writer.compression,
+        max_rows_per_row_group=writer.rows_per_group,
+        max_bytes_per_row_group=writer.bytes_per_group,
+    )
     return report
 
 

@@ -13,11 +13,23 @@ Out:  the methods of a `pyarrow.RecordBatchReader`, and `__arrow_c_stream__` for
 
 import threading
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
-from thermocline.errors import Invalid, ThermoclineError
+from thermocline.errors import Invalid, ThermoclineError, Unsupported
+from thermocline.format.argument import check_count
+
+
+def polars_frame(rows: pa.Table) -> Any:
+    """Return rows as a polars data frame; `Unsupported` when polars is not installed."""
+    try:
+        polars = import_module("polars")
+    except ImportError as error:
+        hint = "pip install polars"
+        raise Unsupported("polars is not installed", hint=hint, package="polars") from error
+    return polars.from_arrow(rows)
 
 
 class RowReader:
@@ -28,13 +40,15 @@ class RowReader:
         self._batches = batches
         self._lock = threading.RLock()
         self._error: ThermoclineError | None = None
+        self._rest: pa.RecordBatch | None = None  # of a batch that `head` took the first rows of
 
     def read_next_batch(self) -> pa.RecordBatch:
         """Return the next batch; `StopIteration` after the last, `Invalid` when closed."""
         with self._lock:
             if self._error is not None:
                 raise self._error
-            return next(self._batches)
+            batch, self._rest = self._rest, None
+            return next(self._batches) if batch is None else batch
 
     def __next__(self) -> pa.RecordBatch:
         return self.read_next_batch()
@@ -45,6 +59,28 @@ class RowReader:
     def read_all(self) -> pa.Table:
         """Return the remaining rows as one table."""
         return pa.Table.from_batches(list(self), self.schema)
+
+    def head(self, rows: int = 10) -> pa.Table:
+        """Return the next rows, up to a number, as one table."""
+        wanted, held = check_count(rows, "rows"), list[pa.RecordBatch]()
+        while wanted:
+            try:
+                batch = self.read_next_batch()
+            except StopIteration:
+                break
+            held.append(batch.slice(0, wanted))
+            if batch.num_rows > wanted:
+                self._rest = batch.slice(wanted)
+            wanted -= held[-1].num_rows
+        return pa.Table.from_batches(held, self.schema)
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return the remaining rows as a pandas data frame."""
+        return self.read_pandas(**options)
+
+    def to_polars(self) -> Any:
+        """Return the remaining rows as a polars data frame."""
+        return polars_frame(self.read_all())
 
     def read_pandas(self, **options: Any) -> Any:
         """Return the remaining rows as a pandas data frame."""
@@ -63,6 +99,10 @@ class RowReader:
         with self._lock:
             self._error = self._error or error
             self._batches.close()
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"RowReader({'closed, ' if self._error else ''}columns=[{columns}])"
 
     def __enter__(self) -> "RowReader":
         return self

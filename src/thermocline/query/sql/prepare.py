@@ -669,7 +669,7 @@ class _Preparation:
         source = self._sources[name]
         table = source.table
         if table is None or view is None:
-            return file_relation(source.path)
+            return file_relation(source.paths)
         state = view.state
         needed = self._statement.columns if is_inline else None
         if needed is not None and not needed:

@@ -205,9 +205,10 @@ def _has_row_number(state: TableState, segment: Segment) -> bool:
     return any(column.name.lower() == ROW_NUMBER for column in stored)
 
 
-def file_relation(path: str) -> ScanRelation:
-    """Return the relation of one plain Parquet file, with the columns it has."""
-    return _bracket_relation(_select("*", _parquet_source([path])), {path: path})
+def file_relation(paths: Sequence[str]) -> ScanRelation:
+    """Return the relation of plain Parquet files, with the columns of all of them, by name."""
+    source = _parquet_source(list(paths), by_name=len(paths) > 1)
+    return _bracket_relation(_select("*", source), dict(zip(paths, paths, strict=True)))
 
 
 def file_pattern(path: str) -> str:
@@ -282,11 +283,15 @@ def _select(chosen: str, source: str) -> str:
     return f"SELECT {chosen} FROM {source}"  # noqa: S608  # names and paths are quoted
 
 
-def _parquet_source(files: Iterable[str], numbered_as: str = "") -> str:
-    """Return the source of these files; with `numbered_as`, it has the rows' numbers, too."""
+def _parquet_source(files: Iterable[str], numbered_as: str = "", *, by_name: bool = False) -> str:
+    """Return the source of these files; with `numbered_as`, it has the rows' numbers, too.
+
+    With `by_name` the files may have different columns.
+    """
     listed = ", ".join(quote_text(file_pattern(file)) for file in files)
     # Asked for as an option: the engine (2.0.0) fails on `order by x limit 1` over a virtual one.
     option = f", {numbered_as} = true" if numbered_as else ""
+    option += ", union_by_name = true" if by_name else ""
     return f"read_parquet([{listed}], hive_partitioning = false{option})"
 
 

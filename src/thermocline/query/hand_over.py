@@ -1,0 +1,22 @@
+"""Hands rows to a user's DuckDB connection, which has nothing to do with the engine of sessions.
+
+In:   an Arrow table, and a connection or None
+Out:  a relation of that connection
+"""
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from thermocline.format.argument import wrong_kind
+
+
+def open_relation(rows: pa.Table, connection: Any = None) -> duckdb.DuckDBPyRelation:
+    """Return rows as a relation of a connection, or of DuckDB's default one."""
+    if connection is None:
+        return duckdb.from_arrow(rows)
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        hint = "pass what duckdb.connect() returned, or omit it"
+        raise wrong_kind("not a connection of DuckDB", hint, "connection", connection)
+    return connection.from_arrow(rows)
