@@ -300,3 +300,25 @@ def test_a_filled_query_takes_parameters_and_functions_of_series(lake):
         if point.series % 2 and point.value is not None
     ]
     assert times == list(range(min(expected), max(expected) + 1, 60))
+
+
+@pytest.mark.parametrize(
+    "kind", [(unit, zone) for unit in ("ms", "us", "ns") for zone in ("UTC", None)]
+)
+def test_any_table_with_series_and_values_has_rates_whatever_its_times(make_table, session, kind):
+    unit, zone = kind
+    scale = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    times = pa.array([(START_S + 10 * place) * scale for place in range(30)], pa.int64())
+    columns = {
+        "ts": times.cast(pa.timestamp(unit, tz=zone)),
+        "series_id": pa.array([7] * 30),
+        "value": pa.array([float(place) for place in range(30)]),
+    }
+    session.register_tstable("counts", make_table(pa.table(columns)))
+    text = "select increase from rate('counts', '1m') where ts >= ? order by ts"
+    found = session.sql(text, [datetime.fromtimestamp(START_S + 60, UTC)])
+    assert found.column("increase").to_pylist() == [6.0] * 4
+    (whole,) = session.sql("select sum(increase) as n from rate('counts', '1m')").to_pylist()
+    assert whole == {"n": 29.0}
+    (series,) = session.sql("select samples, last_seen from metric_series('counts')").to_pylist()
+    assert series == {"samples": 30, "last_seen": datetime.fromtimestamp(START_S + 290, UTC)}

@@ -343,9 +343,9 @@ def _time_sql(state: TableState) -> str:
 def _between(state: TableState, time: str, low_ns: int, high_ns: int) -> list[str]:
     """Return the conditions for times of a slice; its edges are whole microseconds."""
     kind = engine_type(state.schema.column(state.spec.time_column).type)
-    low, high = (f"make_timestamptz({edge // 1_000})" for edge in (low_ns, high_ns))
-    if kind not in ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"):
-        low, high = (f"make_timestamp({edge // 1_000})" for edge in (low_ns, high_ns))
+    has_zone = kind in ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS")
+    function = "make_timestamptz" if has_zone else "make_timestamp"
+    low, high = (f"{function}({edge // 1_000})::{kind}" for edge in (low_ns, high_ns))
     return [f"{time} >= {low}", f"{time} < {high}"]
 
 

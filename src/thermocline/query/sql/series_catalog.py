@@ -122,8 +122,8 @@ def _read_spans(source: CatalogSource, segment: Segment | None) -> pa.Table:
     """Return first time, last time and number of samples of each series of a part."""
     time = quote_identifier(source.state.spec.time_column)
     chosen = (
-        f"series_id::BIGINT AS series_id, epoch_us(min({time})) AS first_us,"
-        f" epoch_us(max({time})) AS last_us, count(*) AS samples"
+        f"series_id::BIGINT AS series_id, epoch_ns(min({time})) // 1000 AS first_us,"
+        f" epoch_ns(max({time})) // 1000 AS last_us, count(*) AS samples"
     )
     return _read_kept(source, segment, chosen, _spans)
 
