@@ -151,6 +151,7 @@ class NodeSettings:
     tls_certificate: str = setting("", "text")
     tls_key: str = setting("", "text")
     allow_insecure: bool = setting(default=False, kind="truth")
+    cors_origins: str = setting("", "text")
     body_bytes_max: int = setting(64 << 20, "bytes", 1024)
     inflight_bytes_max: int = setting(128 << 20, "bytes", 1024)
     connections_max: int = setting(1_000, "count", 1)

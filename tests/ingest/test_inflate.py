@@ -5,6 +5,7 @@ import pickle
 import tracemalloc
 import zlib
 
+import google_crc32c
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -25,7 +26,25 @@ def raw_deflate(data):
     return packer.compress(data) + packer.flush()
 
 
+def snappy(data):
+    return pa.Codec("snappy").compress(data, asbytes=True)
+
+
+def framed_snappy(data):
+    """Return snappy's framed format: the magic chunk, then chunks of at most 64 KiB."""
+    found = [b"\xff\x06\x00\x00sNaPpY"]
+    for first in range(0, max(1, len(data)), 65_536):
+        part = data[first : first + 65_536]
+        crc = google_crc32c.value(part)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        is_plain = first % 131_072 == 0
+        body = masked.to_bytes(4, "little") + (part if is_plain else snappy(part))
+        found.append(bytes([is_plain]) + len(body).to_bytes(3, "little") + body)
+    return b"".join(found)
+
+
 DEFLATERS = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd}
+DEFLATERS |= {"zlib": zlib.compress, "snappy": snappy, "x-snappy-framed": framed_snappy}
 PACKED = [name for name in CODINGS if name != "identity"]
 
 
@@ -45,7 +64,7 @@ def test_a_coding_is_named_in_any_case(coding):
     assert inflate(gzip.compress(b"x"), coding) == b"x"
 
 
-@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "snappy", "x" * 10_000])
+@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "lz4", "x" * 10_000])
 def test_I02_an_unknown_coding_or_several_are_invalid(coding):
     with pytest.raises(Invalid, match="unknown content encoding") as caught:
         inflate(b"x", coding)
@@ -109,3 +128,11 @@ def test_I03_a_body_of_another_coding_is_invalid(coding):
 def test_I02_a_gzip_inside_a_gzip_is_inflated_once():
     inner = gzip.compress(bytes(MIB))
     assert inflate(gzip.compress(inner), "gzip", limit_bytes=10_000) == inner
+
+
+@pytest.mark.parametrize("place", [10, 14, 40])
+def test_I03_a_damaged_chunk_of_framed_snappy_is_invalid(place):
+    data = bytearray(framed_snappy(bytes(range(200))))
+    data[place] ^= 0x55
+    with pytest.raises(Invalid):
+        inflate(bytes(data), "snappy")

@@ -24,6 +24,9 @@ from thermocline.server.otlp.memory_budget import MemoryBudget
 class Keys:
     """Who may send, by key: `Bearer <tenant>`, without any key the default tenant."""
 
+    node = None
+    """A gateway's node; that it can be read says that the node is open."""
+
     def __init__(self, *tenants, readers=()):
         self.tenants, self.readers = tenants, readers
 
@@ -64,13 +67,23 @@ class Served:
     """A node and its listeners; `call` runs something on their loop."""
 
     def __init__(
-        self, root, *, keys=None, settings=None, budget=None, http=None, sink=None, **lane
+        self,
+        root,
+        *,
+        keys=None,
+        settings=None,
+        budget=None,
+        http=None,
+        sink=None,
+        origins=(),
+        **lane,
     ):
         self.node = Node(str(root), settings or LakeSettings())
         self.counts = Counts()
         self.keys = keys or Keys()
         self._sink = sink(self.node) if sink else self.node
         self.budget = budget or MemoryBudget()
+        self._origins = origins
         self._limits, self._lane_options = http or HttpLimits(), lane
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -86,7 +99,8 @@ class Served:
         await self.lane.start()
         receiver = Receiver(self.lane, self.budget, self.keys, None, self.counts)
         is_open = not self.keys.tenants
-        self.http = OtlpHttp(receiver, port=0, limits=self._limits, is_open=lambda: is_open)
+        web = {"is_open": lambda: is_open, "origins": self._origins}
+        self.http = OtlpHttp(receiver, port=0, limits=self._limits, **web)
         bytes_max = self._limits.body_bytes_max
         self.grpc = OtlpGrpc(receiver, port=0, message_bytes_max=bytes_max)
         await self.http.start()
@@ -144,6 +158,18 @@ def post(served, path, body, **headers):
         answer = client.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, found, answer.read()
+    finally:
+        client.close()
+
+
+def preflight(served, path, **headers):
+    """Ask as a browser does before a page sends; return status and headers."""
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    client = http.client.HTTPConnection("127.0.0.1", served.http.port, timeout=90)
+    try:
+        client.request("OPTIONS", path, headers=given)
+        answer = client.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}
     finally:
         client.close()
 

@@ -277,3 +277,20 @@ def test_I16_deflate_is_refused_by_its_header(node):
         node, "logs", log_request(severity_text="x" * 2_000).SerializeToString(), **options
     )
     assert code == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("service", ["", "opentelemetry.proto.collector.logs.v1.LogsService"])
+def test_a_health_probe_needs_no_key_and_is_told_that_the_node_serves(tmp_path, service):
+    asked = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
+    with (
+        served(tmp_path, keys=Keys("acme")) as node,
+        grpc.insecure_channel(f"127.0.0.1:{node.grpc.port}") as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(asked, timeout=60) == b"\x08\x01"
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(asked, timeout=60)
+        assert next(watch) == b"\x08\x01"
+        watch.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            check(b"\x0a\x04none", timeout=60)
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND

@@ -21,7 +21,17 @@ from ingest.otlp_requests import (
     otlp_json,
     span_request,
 )
-from server.otlp_node import Keys, answered, connected, head, post, sent, served, status_of
+from server.otlp_node import (
+    Keys,
+    answered,
+    connected,
+    head,
+    post,
+    preflight,
+    sent,
+    served,
+    status_of,
+)
 from thermocline.server.otlp.http1.route import HttpLimits
 from thermocline.server.otlp.memory_budget import MemoryBudget
 
@@ -86,6 +96,8 @@ def test_an_empty_request_is_a_success(node, signal):
         ("GZIP", gzip.compress),
         ("deflate", zlib.compress),
         ("zstd", zstd),
+        ("zlib", zlib.compress),
+        ("snappy", lambda data: pa.compress(data, codec="snappy", asbytes=True)),
         ("identity", bytes),
     ],
 )
@@ -177,7 +189,7 @@ def test_I05_another_content_type_is_415(node, kind):
     assert json.loads(body)["code"] == 3
 
 
-@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "gzip;q=1", "snappy"])
+@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "gzip;q=1", "lz4"])
 def test_I05_another_content_encoding_is_415(node, coding):
     status, _, body = post(node, "/v1/metrics", body_of(), content_encoding=coding)
     assert (status, status_of(body)[0]) == (415, 3)
@@ -366,3 +378,30 @@ def test_requests_are_counted_by_path_and_status_and_unknown_paths_are_not_named
         ("otlp_http", "/v1/metrics", 400),
         ("otlp_http", "", 404),
     ]
+
+
+def test_a_slash_at_the_end_of_a_path_changes_nothing(node):
+    assert post(node, "/v1/metrics/", body_of(2))[0] == 200
+    assert node.count("metric_points") == 2
+
+
+def test_A17_a_page_of_a_configured_origin_sends_and_others_do_not(tmp_path):
+    mine, other = "https://shop.example", "https://evil.example"
+    with served(tmp_path, origins=[mine]) as node:
+        asked = {"origin": mine, "access_control_request_headers": "content-type, x-id"}
+        status, headers = preflight(node, "/v1/traces", **asked)
+        assert (status, headers["access-control-allow-origin"]) == (204, mine)
+        assert headers["access-control-allow-headers"] == "content-type, x-id"
+        assert "access-control-allow-origin" not in preflight(node, "/v1/logs", origin=other)[1]
+        status, headers, _ = post(node, "/v1/metrics", body_of(3), origin=mine)
+        assert (status, headers["access-control-allow-origin"]) == (200, mine)
+        status, headers, _ = post(node, "/v1/metrics", b"\xff", origin=mine)
+        assert (status, headers["access-control-allow-origin"]) == (400, mine)
+        status, headers, _ = post(node, "/v1/metrics", body_of(), origin=other)
+        assert status == 403
+        assert "access-control-allow-origin" not in headers
+        assert node.count("metric_points") == 3
+
+
+def test_without_configured_origins_a_preflight_is_405(node):
+    assert preflight(node, "/v1/logs", origin="https://shop.example")[0] == 405

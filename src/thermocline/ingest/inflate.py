@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from thermocline.errors import BodyTooLarge, Invalid
+from thermocline.format.sealed_json import crc32c
 
 BODY_BYTES_MAX = 64 << 20
 MEMBERS_MAX = 4_096
@@ -25,6 +26,9 @@ Data: TypeAlias = bytes | bytearray | memoryview
 """A request's body, in the type in which the server received it."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
+_SNAPPY_MAGIC = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_SIZE_BYTES_MAX = 5
+_SNAPPY_CRC_BYTES = 4
 
 
 def inflate(data: bytes, coding: str = "identity", *, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
@@ -119,11 +123,76 @@ def _inflate_zstd(data: bytes, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def _inflate_zlib(data: bytes, limit_bytes: int) -> bytes:
+    return _inflate_members(data, limit_bytes, _ZLIB, members_max=1)
+
+
+def _inflate_snappy(data: bytes, limit_bytes: int) -> bytes:
+    """Inflate snappy's block format, or its framed format, which begins with a magic chunk."""
+    framed = bytes(data[: len(_SNAPPY_MAGIC)]) == _SNAPPY_MAGIC
+    return (_inflate_frames if framed else _inflate_block)(data, limit_bytes)
+
+
+def _inflate_block(data: bytes | memoryview, limit_bytes: int) -> bytes:
+    import pyarrow as pa
+
+    # A block begins with its inflated size, so that a bomb is refused before it is inflated.
+    size_bytes = shift = 0
+    for place in range(_SNAPPY_SIZE_BYTES_MAX):
+        if place >= len(data):
+            raise _damaged_error("it ends too early")
+        size_bytes |= (data[place] & 0x7F) << shift
+        shift += 7
+        if data[place] < 0x80:
+            break
+    if size_bytes > limit_bytes:
+        raise _too_large_error(limit_bytes)
+    try:
+        return pa.decompress(data, size_bytes, codec="snappy", asbytes=True)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged_error(str(error).splitlines()[0]) from error
+
+
+def _inflate_frames(data: bytes, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    place, parts, room = len(_SNAPPY_MAGIC), [], limit_bytes
+    while place < len(view):
+        kind = view[place]
+        end = place + 4 + int.from_bytes(view[place + 1 : place + 4], "little")
+        body = view[place + 4 : end]
+        if end > len(view) or (kind <= 1 and len(body) < _SNAPPY_CRC_BYTES):
+            raise _damaged_error("it ends too early")
+        if 2 <= kind < 0x80:
+            raise _damaged_error("it has a chunk of an unknown kind")
+        if kind <= 1:
+            rest = body[_SNAPPY_CRC_BYTES:]
+            part = bytes(rest) if kind else _inflate_block(rest, room)
+            if len(part) > room:
+                raise _too_large_error(limit_bytes)
+            if int.from_bytes(body[:_SNAPPY_CRC_BYTES], "little") != _mask_crc(part):
+                raise _damaged_error("the checksum of a chunk differs")
+            parts.append(part)
+            room -= len(part)
+        place = end
+    if not parts:
+        raise _damaged_error("it ends too early")
+    return b"".join(parts)
+
+
+def _mask_crc(data: bytes) -> int:
+    """Return the CRC32C of some bytes, masked as snappy's framed format has it."""
+    plain = int(crc32c(data).rpartition(":")[2], 16)
+    return ((plain >> 15 | plain << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 _INFLATERS: dict[str, Callable[[bytes, int], bytes]] = {
     "identity": _inflate_identity,
     "gzip": _inflate_gzip,
     "deflate": _inflate_deflate,
+    "zlib": _inflate_zlib,
     "zstd": _inflate_zstd,
+    "snappy": _inflate_snappy,
+    "x-snappy-framed": _inflate_snappy,
 }
 CODINGS = tuple(_INFLATERS)
 

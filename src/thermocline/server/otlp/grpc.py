@@ -27,6 +27,7 @@ from thermocline.error_table import UNAVAILABLE
 from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.server.otlp.grpc_health import HealthService
 from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
 from thermocline.server.otlp.memory_budget import Reservation
 from thermocline.server.otlp.status import OtlpStatus, otlp_status
@@ -99,7 +100,8 @@ class OtlpGrpc:
             ]
         )
         methods = {name: self._make_export(signal, name) for name, signal in _SERVICES.items()}
-        self._server.add_generic_rpc_handlers((_Methods(methods),))
+        health = HealthService(self._is_serving, _SERVICES)
+        self._server.add_generic_rpc_handlers((_Methods(methods), health))
         address = f"{self._host}:{self._port}"
         try:
             if self._credentials is None:
@@ -118,6 +120,15 @@ class OtlpGrpc:
         self._is_stopping = True
         if self._server is not None:
             await self._server.stop(deadline_s)
+
+    def _is_serving(self) -> bool:
+        if self._is_stopping:
+            return False
+        try:
+            _ = self._receiver.gateway.node
+        except Unavailable:
+            return False
+        return True
 
     def _make_export(self, signal: str, name: str) -> Export:
         async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:

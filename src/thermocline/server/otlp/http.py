@@ -8,12 +8,15 @@ Out:  the answer in the encoding of the request: success, partial success, or `g
 - A success is answered when the rows are durable, and counts the refused rows.
 - An error that the request does not cause is 429 or 503 with `Retry-After`: the client keeps its
   rows and sends them again.
+- Pages of the configured origins may send from a browser: a preflight is answered without a key,
+  and every answer to such a page names its origin. Pages of other origins get no such header.
+- A slash at the end of a path changes nothing.
 - With an `Idempotency-Key`, a resend of an accepted request succeeds without new rows.
 """
 
 import ssl
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from thermocline.error_table import ERROR_TABLE, INVALID_ARGUMENT, UNIMPLEMENTED
@@ -36,6 +39,8 @@ from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
 from thermocline.server.otlp.status import otlp_status
 
 LISTENER = "otlp_http"
+PREFLIGHT_KEPT_S = 7_200
+"""How long a browser may remember that a page may send."""
 _ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
 _TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
 _CODES = {row.otlp_status: row.grpc_code for row in ERROR_TABLE.values()} | {405: UNIMPLEMENTED}
@@ -64,21 +69,30 @@ class OtlpHttp:
         tls: ssl.SSLContext | None = None,
         hosts: Collection[str] = LOOPBACK_NAMES,
         is_open: Callable[[], bool] = lambda: False,
+        origins: Collection[str] = (),
     ) -> None:
-        """`hosts` are the host names it answers to while `is_open`, that is, without keys."""
+        """`hosts` are the host names it answers to while `is_open`, that is, without keys.
+
+        Pages of the `origins` may send from a browser; `*` is every page.
+        """
         self._receiver = receiver
+        self._origins = frozenset(origin.lower() for origin in origins)
         self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
-            ("POST", f"/v1/{signal}"): Http1Route(self._make_answer(signal), self._admit)
+            ("POST", f"/v1/{signal}{end}"): Http1Route(self._make_answer(signal), self._admit)
             for signal in SIGNALS
+            for end in ("", "/")
         }
+        if self._origins:
+            paths = [path for _, path in routes]
+            routes |= {("OPTIONS", path): Http1Route(self._answer_preflight) for path in paths}
         self._server = Http1Server(
             routes,
             host=host,
             port=port,
             budget=receiver.budget,
             limits=limits,
-            refusal=_refusal_response,
+            refusal=self._refuse,
             observe=partial(receiver.metrics.count_request, LISTENER),
             tls=tls,
         )
@@ -111,9 +125,36 @@ class OtlpHttp:
             raise RequestRefused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
         return _Admitted(caller.tenant, encoding, coding, head.text(b"idempotency-key"))
 
+    async def _answer_preflight(self, request: Http1Request) -> Http1Response:
+        """Answer a browser that asks whether a page may send."""
+        named = self._origin_headers(request.head)
+        asked = request.head.text(b"access-control-request-headers") or "content-type"
+        allowed = (
+            ("Access-Control-Allow-Methods", "POST"),
+            ("Access-Control-Allow-Headers", asked),
+            ("Access-Control-Max-Age", str(PREFLIGHT_KEPT_S)),
+        )
+        return Http1Response(204, headers=(*named, *(allowed if named else ())))
+
+    def _origin_headers(self, head: RequestHead | None) -> tuple[tuple[str, str], ...]:
+        """Return the headers that let a page of an allowed origin read the answer."""
+        origin = head.text(b"origin") if head is not None and self._origins else None
+        if origin is None or not self._allows(origin):
+            return ()
+        return ("Access-Control-Allow-Origin", origin), ("Vary", "Origin")
+
+    def _allows(self, origin: str) -> bool:
+        return "*" in self._origins or origin.lower() in self._origins
+
+    def _refuse(self, refused: RequestRefused, head: RequestHead | None) -> Http1Response:
+        response = _refusal_response(refused, head)
+        return replace(response, headers=(*response.headers, *self._origin_headers(head)))
+
     def _check_name(self, head: RequestHead) -> None:
-        host = head.text(b"host")
-        found = host_refusal(self._hosts, [] if host is None else [host], head.text(b"origin"))
+        host, origin = head.text(b"host"), head.text(b"origin")
+        if origin is not None and self._allows(origin):
+            origin = None
+        found = host_refusal(self._hosts, [] if host is None else [host], origin)
         if found is not None:
             raise RequestRefused(421 if found is HostRefusal.NAME else 403, found.value)
 
@@ -128,7 +169,8 @@ class OtlpHttp:
             except ThermoclineError as error:
                 raise _as_refusal(error) from error
             answered = encode_success(taken, admitted.encoding)
-            return Http1Response(200, answered, _TYPES[admitted.encoding])
+            named = self._origin_headers(request.head)
+            return Http1Response(200, answered, _TYPES[admitted.encoding], named)
 
         return answer
 

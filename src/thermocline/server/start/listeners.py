@@ -97,6 +97,7 @@ def _make_http(server: "NodeServer", receiver: Receiver, address: Address) -> Bo
         tls=server.tls,
         hosts=_host_names(address),
         is_open=lambda: server.guard.is_open,
+        origins=settings.cors_origins.split(),
     )
     return BoundListener(listener, address)
 
