@@ -10,7 +10,7 @@ import pytest
 
 import thermocline as tc
 from query.series_model import Point, increases, window_of
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, NotFound, Overloaded
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.query.series.evaluate import SeriesFunction, TimeSlice, evaluate_series
 
@@ -218,6 +218,9 @@ def test_two_calls_a_join_and_an_empty_table_answer(lake):
     assert found["n"] > 0
 
 
+FILLED = "select * from rate('metric_points', '1m')"
+
+
 @pytest.mark.parametrize(
     ("sql", "error", "part"),
     [
@@ -240,6 +243,16 @@ def test_two_calls_a_join_and_an_empty_table_answer(lake):
         ("select * from fill_gaps((select * from nothing), '1m')", NotFound, "table"),
         ("select * from fill_gaps((select now() as ts), '1d')", Invalid, "start of a window"),
         ("select * from fill_gaps((select now() as ts), '1d', 'soon')", Invalid, "unknown way"),
+        (
+            "select * from fill_gaps((" * 6 + FILLED + "), '1m')" * 6,
+            Invalid,
+            "nested too deeply",
+        ),
+        (
+            "select * from fill_gaps((select today() as ts from range(2100000)), '1d')",
+            Overloaded,
+            "more rows",
+        ),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_reason(lake, sql, error, part):

@@ -30,7 +30,7 @@ from thermocline.query.cache import LruCache
 from thermocline.query.engine import translate_errors
 from thermocline.query.information_schema import answer_catalog
 from thermocline.query.report import QueryReport, TableReport
-from thermocline.query.series.evaluate import TimeSlice
+from thermocline.query.series.evaluate import RESULT_ROWS_MAX, TimeSlice
 from thermocline.query.series.gap_fill import MODES, NULL, fill_gaps
 from thermocline.query.source import (
     ARGUMENTS,
@@ -108,6 +108,9 @@ from thermocline.snapshot import TableView, hot_pieces, hot_rows, narrow_view
 
 _INSTANT_TYPE = "TIMESTAMPTZ_NS"
 _SHAPES_KEPT_MAX = 256
+FILL_DEPTH_MAX = 4
+"""How deeply calls of `fill_gaps` may be nested: each level is parsed again."""
+
 _shapes: LruCache[int, tuple[Schema, Shape]] = LruCache(_SHAPES_KEPT_MAX)
 
 
@@ -287,7 +290,9 @@ class _Preparation:
         may_read: Callable[[str], bool],
         snapshot: QuerySnapshot | None = None,
         owner: str = "",
+        depth: int = 0,
     ) -> None:
+        self._depth = depth
         self.views: Sequence[str] = ()
         self._owner = owner
         self._hidden_names: frozenset[str] = frozenset()
@@ -409,6 +414,9 @@ class _Preparation:
             raise Invalid(
                 "unknown way to fill gaps", hint=f"use one of {', '.join(MODES)}", mode=mode
             )
+        if self._depth >= FILL_DEPTH_MAX:
+            hint = "fill the gaps of one result, then join or aggregate it"
+            raise Invalid("fill_gaps is nested too deeply", hint=hint, depth_max=FILL_DEPTH_MAX)
         tree = call.arguments[0]["subquery"]
         statement = admit(self._cursor, statement_text(self._cursor, with_parameters(tree)))
         return fill_gaps(self._run_subquery(statement), window_ns, str(mode))
@@ -427,6 +435,7 @@ class _Preparation:
             self._may_read,
             self._snapshot,
             self._owner,
+            self._depth + 1,
         )
         ready = make_template(self._cursor, statement, self._owner)
         inner.open_versions()
@@ -435,7 +444,15 @@ class _Preparation:
         parameters = {name: self._parameters[name] for name in ready.parameters}
         self._counts |= inner._counts
         self._located |= inner._located
-        return self._run_text(ready.fill(relations), files, parameters)
+        text = f"SELECT * FROM ({ready.fill(relations)}) LIMIT {RESULT_ROWS_MAX + 1}"  # noqa: S608
+        rows = self._run_text(text, files, parameters)
+        if rows.num_rows > RESULT_ROWS_MAX:
+            raise Overloaded(
+                "the query inside fill_gaps has more rows than the limit",
+                hint="group it by windows of time, or select fewer groups",
+                rows_max=RESULT_ROWS_MAX,
+            )
+        return rows
 
     def _run_text(
         self, text: str, files: Mapping[str, str], parameters: Parameters | None = None
