@@ -16,7 +16,7 @@ CHROMIUM ?= /usr/bin/chromium
 # They need no browser, no Java and no PostgreSQL, and they find most mistakes.
 QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest
 
-.PHONY: help demo test quick check docs console bench evidence clean
+.PHONY: help demo test quick check docs console bench interop evidence clean
 
 help:
 	@echo "make demo      starts a node, feeds it, kills it with -9, runs the pipeline, draws a gap"
@@ -26,6 +26,7 @@ help:
 	@echo "make docs      builds the documents as a site with a search box, in build/docs"
 	@echo "make console   builds the console's page again (needs Node.js)"
 	@echo "make bench     runs the benchmarks and rewrites bench/RESULTS.md"
+	@echo "make interop   compares what other engines read with what we read"
 	@echo "make evidence  runs the long fault runs and writes evidence/"
 	@echo "make clean     removes the environment and what was built"
 
@@ -91,6 +92,15 @@ bench: $(READY)
 	$(BIN)/python bench/export.py
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/metrics.py
+	$(BIN)/python bench/iceberg.py
+
+# Compares what other engines read with what we read, in an environment of their own.
+INTEROP := build/interop
+interop: $(READY)
+	python3 -m venv $(INTEROP)
+	$(INTEROP)/bin/pip install --quiet pyarrow "duckdb==1.5.5" duckdb-extension-avro==1.5.5 \
+		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 datafusion pyiceberg pyiceberg-core chdb
+	$(BIN)/python tests/interop/matrix.py $(INTEROP)/bin/python
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

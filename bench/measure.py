@@ -40,6 +40,7 @@ SECTIONS = (
     *("append", "scan", "log", "union", "ingest", "contract", "entities", "entities_read"),
     *("spark", "spark_delta", "compact", "rollup", "export", "growth", "metrics"),
     *("scan_before", "before"),
+    "iceberg",
 )
 HEADER = """# Bench results
 

@@ -46,10 +46,8 @@ def check(table, read):
     return versions
 
 
-@pytest.fixture
-def changed(make):
-    """A table with appends, a rename, the old name again, a wider type and deletes."""
-    table = make(entity_columns=["host"], overlap="allow")
+def change(table):
+    """Append, rename, use the old name again, widen, delete and drop."""
     table.append(rows(0, v=ints(1, 2, 3, None)))
     table.append(rows(1, v=ints(5, 6, 7, 8)))
     table.rename_column("v", "w")
@@ -59,6 +57,22 @@ def changed(make):
     table.delete(start="2024-06-01T00:00:01Z", end="2024-06-01T01:00:02Z")
     table.drop_column("v")
     return table
+
+
+def copy_files(table, folder):
+    """Append files without ids under two names of one column, and rows with ids."""
+    nested = pa.array([{"x": 1, "tags": ["t"]}] * 4, POINT)
+    copied(table, rows(0, v=ints(1, 2, 3, 4), at=nested), folder)
+    table.rename_column("v", "w")
+    copied(table, rows(1, w=ints(5, 6, 7, 8), at=nested), folder)
+    table.append(rows(2, w=ints(9, 9, 9, 9), at=nested))
+    return table
+
+
+@pytest.fixture
+def changed(make):
+    """A table with appends, a rename, the old name again, a wider type and deletes."""
+    return change(make(entity_columns=["host"], overlap="allow"))
 
 
 def test_every_version_of_a_changed_table_is_read_with_our_values(changed, read):
@@ -162,12 +176,7 @@ def copied(table, data, folder):
 
 def test_files_without_ids_are_read_by_the_names_that_they_had(make, read, tmp_path):
     table = make(entity_columns=["host"], overlap="allow")
-    nested = pa.array([{"x": 1, "tags": ["t"]}] * 4, POINT)
-    copied(table, rows(0, v=ints(1, 2, 3, 4), at=nested), tmp_path)
-    table.rename_column("v", "w")
-    copied(table, rows(1, w=ints(5, 6, 7, 8), at=nested), tmp_path)
-    table.append(rows(2, w=ints(9, 9, 9, 9), at=nested))
-    assert len(check(table, read)) == 4
+    assert len(check(copy_files(table, tmp_path), read)) == 4
 
 
 def test_a_name_that_stood_for_two_columns_is_refused_until_the_files_are_rewritten(

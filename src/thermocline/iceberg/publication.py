@@ -62,7 +62,7 @@ SNAPSHOTS_MAX = 1_000
 SNAPSHOT_AGE_S = 3_600
 SWEEP_EVERY_VERSIONS = 64
 SWEEP_AGE_S = 24 * 3_600
-FOOTERS_AT_ONCE = 8
+FILES_AT_ONCE = 8
 PIN_AGE_S = 60
 HINT_NAME = "version-hint.text"
 MAPPING_PROPERTY = "schema.name-mapping.default"
@@ -120,6 +120,7 @@ class Publication:
         self._files: tuple[int, frozenset[str]] = (0, frozenset())
         self._named: dict[str, frozenset[str]] = {}
         self._pinned_ns = 0
+        self._unwritten: list[tuple[str, bytes]] = []
 
     def publish(self, lease_s: int) -> PublishedTable:
         """Publish the newest version and return its metadata.
@@ -147,7 +148,8 @@ class Publication:
             return False
         put_pin(self._storage, layout.pin_path(self._pin), version, now + lease_s * NS_PER_S)
         # Order matters: the log is read again after the pin is written, as `Pin` does it.
-        self._table.log.state(version)
+        if version < self._table.log.head().oldest:
+            self._table.log.state(version)  # raises: the version has expired
         return True
 
     def _publish(self, state: TableState, lease_s: int) -> PublishedTable:
@@ -156,7 +158,9 @@ class Publication:
         # What is published already is kept until the metadata of this version is durable.
         self._pin_version(max(int(state.oldest), min(before, state.version)), lease_s)
         self._chain = None  # a failure below leaves nothing half done
+        self._unwritten = []
         chain = self._advance(chain, state)
+        self._write_all()
         self._drop_snapshots(chain, state)
         metadata = self._encode(chain, state)
         name = f"v{state.version}.metadata.json"
@@ -243,8 +247,14 @@ class Publication:
 
     def _write(self, name: str, data: bytes) -> str:
         path = f"{self._folder}/{name}-{new_id()}.avro"
-        self._storage.put(path, data)
+        self._unwritten.append((path, data))
         return f"{self._base}/{path}"
+
+    def _write_all(self) -> None:
+        """Make the new files durable, several at once: a disk syncs them together."""
+        todo, self._unwritten = self._unwritten, []
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            list(pool.map(lambda one: self._storage.put(*one), todo))
 
     # One version after the other.
 
@@ -258,6 +268,7 @@ class Publication:
             self._check_columns(chain)
             return chain
         except Unsupported:
+            self._unwritten = []
             return self._start(state)
 
     def _first_version(self, state: TableState) -> TableState:
@@ -333,7 +344,7 @@ class Publication:
         if len(segments) == 1:
             found = [describe(segments[0])]
         else:
-            with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+            with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
                 found = list(pool.map(describe, segments))
         for segment, (_, columns) in zip(segments, found, strict=True):
             if not columns.has_ids:
