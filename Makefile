@@ -94,7 +94,7 @@ bench: $(READY)
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/iceberg.py
 
-# Compares what other engines read with what we read, in an environment of their own.
+# Compares what other engines read with what we read, in a separate environment.
 INTEROP := build/interop
 interop: $(READY)
 	python3 -m venv $(INTEROP)

@@ -46,7 +46,12 @@ def read_chdb(location, version):
 
     folder = location.removeprefix("file://").rpartition("/metadata/")[0]
     at = "" if version is None else f" settings iceberg_snapshot_id = {version}"
-    return chdb.query(f"select * from icebergLocal('{folder}'){at}", "ArrowTable")
+    rows = chdb.query(f"select * from icebergLocal('{folder}'){at}", "ArrowTable")
+    for place, field in enumerate(rows.schema):
+        # ClickHouse has one type for texts and for bytes.
+        if field.name in ("binary", "large_binary", "fixed"):
+            rows = rows.set_column(place, field.name, rows.column(place).cast(pa.binary()))
+    return rows
 
 
 READERS = {"duckdb": read_duckdb, "datafusion": read_datafusion, "chdb": read_chdb}

@@ -1,6 +1,7 @@
 """Engines that read an Iceberg table: each returns the rows of a version as an Arrow table."""
 
 import warnings
+from datetime import UTC, datetime
 
 import polars as pl
 import pyarrow as pa
@@ -37,6 +38,8 @@ def comparable(rows: pa.Table):
 def _plain(value):
     """Return a value such that equal values are equal texts."""
     match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
         case dict():
             return sorted((key, _plain(one)) for key, one in value.items())
         case list() if value and all(isinstance(one, tuple) for one in value):

@@ -61,11 +61,10 @@ def change(table):
 
 def copy_files(table, folder):
     """Append files without ids under two names of one column, and rows with ids."""
-    nested = pa.array([{"x": 1, "tags": ["t"]}] * 4, POINT)
-    copied(table, rows(0, v=ints(1, 2, 3, 4), at=nested), folder)
+    copied(table, rows(0, v=ints(1, 2, 3, 4)), folder)
     table.rename_column("v", "w")
-    copied(table, rows(1, w=ints(5, 6, 7, 8), at=nested), folder)
-    table.append(rows(2, w=ints(9, 9, 9, 9), at=nested))
+    copied(table, rows(1, w=ints(5, 6, 7, 8)), folder)
+    table.append(rows(2, w=ints(9, 9, 9, 9)))
     return table
 
 
@@ -193,6 +192,17 @@ def test_a_name_that_stood_for_two_columns_is_refused_until_the_files_are_rewrit
     assert "--rewrite" in refused.value.hint
     publish(table, rewrite=True)
     assert check(table, read) == [table.version()]
+
+
+def test_a_nested_column_in_a_file_without_ids_is_refused_until_it_is_rewritten(
+    make, read, tmp_path
+):
+    table = make(entity_columns=["host"])
+    copied(table, rows(0, at=pa.array([{"x": 1, "tags": ["t"]}] * 4, POINT)), tmp_path)
+    with pytest.raises(Unsupported, match="nested"):
+        publish(table)
+    publish(table, rewrite=True)
+    check(table, read)
 
 
 def test_a_file_with_ids_of_another_writer_is_refused_until_it_is_rewritten(make, read, tmp_path):

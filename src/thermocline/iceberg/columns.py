@@ -7,7 +7,7 @@ Out:  an Iceberg schema, a name mapping; `Unsupported` for what Iceberg would sh
   refused whole: some engines refuse, or misread, every column beside such a one.
 - Every column is optional, because a file that was copied may declare it so.
 - A file has the ids of its table at every level, or none. Files without ids are read by name, so
-  a name must have meant one column in all of them.
+  a name must have meant one column in all of them, and they have no nested columns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -147,6 +147,7 @@ def check_file(segment: Segment, schema: Schema, found: pa.Schema) -> FoundColum
     names = {c.name: c for c in schema.columns if c.id not in segment.absent}
     ids = [(field.name, list(_ids_inside(field))) for field in found]
     if not any(one for _, inside in ids for one in inside):
+        _check_flat(segment, found)
         return FoundColumns(False, {name: c.id for name, c in names.items()})
     for name, inside in ids:
         column = names.get(name)
@@ -158,6 +159,18 @@ def check_file(segment: Segment, schema: Schema, found: pa.Schema) -> FoundColum
                 column=name,
             )
     return FoundColumns(True, {})
+
+
+def _check_flat(segment: Segment, found: pa.Schema) -> None:
+    """Raise `Unsupported` for a nested column: without ids, DataFusion reads it as null."""
+    for field in found:
+        if inner_fields(field.type):
+            raise Unsupported(
+                "a file without field ids has a nested column, which not every engine reads",
+                hint=REWRITE_HINT,
+                path=segment.path,
+                column=field.name,
+            )
 
 
 def _check_leaves(field: pa.Field, column: str, segment: Segment) -> None:
