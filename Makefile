@@ -99,7 +99,7 @@ INTEROP := build/interop
 interop: $(READY)
 	python3 -m venv $(INTEROP)
 	$(INTEROP)/bin/pip install --quiet pyarrow "duckdb==1.5.5" duckdb-extension-avro==1.5.5 \
-		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 datafusion pyiceberg pyiceberg-core chdb
+		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 "datafusion==54.*" pyiceberg pyiceberg-core chdb
 	$(BIN)/python tests/interop/matrix.py $(INTEROP)/bin/python
 
 evidence: $(READY)
