@@ -187,13 +187,18 @@ def test_our_containers_are_built_here_and_own_the_volumes_they_write():
 
 
 def test_every_metric_that_the_page_names_exists(tmp_path):
+    from dataclasses import asdict
+
+    from thermocline.care.keeper import CareStatus
+    from thermocline.care.rounds import TableSums
     from thermocline.config import LakeSettings
     from thermocline.node import Node
     from thermocline.server.observe.metrics import Metrics
 
     metrics = Metrics()
+    care = CareStatus(is_on=True, sums=tuple(asdict(TableSums()).items()))
     with Node(str(tmp_path / "lake"), LakeSettings(query_workers=1)) as node:
-        metrics.watch(node)
+        metrics.watch(node, care=lambda: care)
         text = metrics.render().decode()
     table = OPERATIONS.partition("## Metrics")[2].partition("## Log lines")[0]
     named = set(re.findall(r"`((?:thermocline|process)_\w+)`", table))

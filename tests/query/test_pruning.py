@@ -356,6 +356,7 @@ def test_a_count_opens_no_file_and_a_limit_opens_few(tmp_path):
             (tmp_path / "t" / segment.path).unlink()
         rows, report = session.read("select count(*) as n from t")
         assert rows.read_all()["n"].to_pylist() == [32]
-        assert (report.tables["t"].files, report.tables["t"].files_pruned) == (0, 8)
+        counted = report.tables["t"]  # by the log: no file was read, and none pruned
+        assert (counted.files, counted.files_pruned) == (0, 0)
         with pytest.raises(Corruption):
             session.sql("select count(v) from t")
