@@ -40,6 +40,7 @@ EXCEPTIONS = {
         "index_spec": OF_THE_FILES,  # `info` has it all
         "set_entities_max": COLUMNS,
         "set_writer": COLUMNS,
+        "set_token_columns": COLUMNS,
         "append": OF_THE_FILES,
         "head": EXACT,
         "to_duckdb": EXACT,

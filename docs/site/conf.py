@@ -40,6 +40,7 @@ PAGES = {
         "docs/format/log",
         "docs/format/segment",
         "docs/format/coverage",
+        "docs/format/tokens",
         "docs/format/checkpoint",
         "docs/format/journal",
     ],

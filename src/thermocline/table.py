@@ -117,6 +117,7 @@ class TimeSeriesTable:
         schema: ColumnTypes | None = None,
         unique: bool = False,
         writer: Mapping[str, Any] | None = None,
+        token_columns: str | Sequence[str] | None = (),
         index_column: str | None = None,
         index_type: str | None = None,
         index_granularity: str | timedelta | int | None = None,
@@ -132,6 +133,7 @@ class TimeSeriesTable:
         the first append gives the table its columns. A `unique` table keeps at most one row for
         each entity and bucket: an append that would add a second is refused. `writer` says how
         segments are written, such as `{"compression": "zstd", "level": 9, "dictionary": False}`.
+        `token_columns` are columns of texts whose tokens are indexed, for `has_token` and LIKE.
         `timezone` is the zone of times that come without one; None means UTC. `overlap` says what
         an append into buckets already held does: `reject` raises an error, `allow` adds the rows,
         `replace` replaces whole buckets. `Conflict` when there is a table.
@@ -150,6 +152,7 @@ class TimeSeriesTable:
             index_granularity=index_granularity,
             unique=unique,
             writer=writer,
+            token_columns=token_columns,
         )
         cold.create(spec, declare_columns(schema, spec))
         return TimeSeriesTable(cold)
@@ -346,7 +349,8 @@ class TimeSeriesTable:
                     hint="the index and the entity columns cannot be dropped",
                     column=name,
                 )
-            return spec, schema.drop_column(name)
+            kept = tuple(one for one in spec.token_columns if one != name)
+            return replace(spec, token_columns=kept), schema.drop_column(name)
 
         return self._change("drop column", drop)
 
@@ -357,6 +361,18 @@ class TimeSeriesTable:
             return replace(spec, writer=parse_writer(settings, spec.writer)), schema
 
         return self._change("set writer", change)
+
+    def set_token_columns(self, columns: str | Sequence[str]) -> Version:
+        """Set the columns of texts whose tokens new segments index; none ends the index.
+
+        Segments that exist get their index when a compaction writes them again.
+        """
+        names = list_names(columns, "columns")
+
+        def change(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
+            return replace(spec, token_columns=names), schema
+
+        return self._change("set token columns", change)
 
     def set_entities_max(self, entities_max: int) -> Version:
         """Set how many entities the table may hold; not below what it holds."""
@@ -388,7 +404,10 @@ class TimeSeriesTable:
         def rename(spec: TableSpec, schema: Schema) -> tuple[TableSpec, Schema]:
             entities = tuple(new if name == old else name for name in spec.entity_columns)
             time_column = new if spec.time_column == old else spec.time_column
-            changed = replace(spec, entity_columns=entities, time_column=time_column)
+            indexed = tuple(new if name == old else name for name in spec.token_columns)
+            changed = replace(
+                spec, entity_columns=entities, time_column=time_column, token_columns=indexed
+            )
             return changed, schema.rename_column(old, new)
 
         return self._change("rename column", rename)
@@ -675,6 +694,7 @@ def new_spec(
     index_granularity: str | timedelta | int | None = None,
     unique: bool = False,
     writer: Mapping[str, Any] | None = None,
+    token_columns: str | Sequence[str] | None = (),
 ) -> TableSpec:
     """Return the spec of a new table from the caller's arguments."""
     is_unique = check_flag(unique, "unique")
@@ -695,6 +715,7 @@ def new_spec(
         kept,
         is_unique=is_unique,
         writer=parse_writer(writer),
+        token_columns=list_names(token_columns, "token_columns"),
     )
     if entities_max is None:
         return spec

@@ -39,7 +39,12 @@ from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.read_lease import hold_version
 from thermocline.server.access.keys import KeyStore
 
-CREATION = {"time_column": "ts", "bucket": "1h", "entity_columns": ["host"]}
+CREATION = {
+    "time_column": "ts",
+    "bucket": "1h",
+    "entity_columns": ["host"],
+    "token_columns": ["host"],
+}
 START, END = "2024-06-01T00:00:00Z", "2024-06-01T12:00:00Z"
 WAL_FILE_BYTES = 4_096
 FLIPS_PER_FILE = 9
@@ -55,6 +60,7 @@ KINDS = {
     "current": r"_log/CURRENT",
     "segment": r"data/.*\.parquet",
     "segment coverage": r"_coverage/segments/.*\.roar",
+    "segment tokens": r"_tokens/.*\.bloom",
     "table coverage": r"_coverage/table/.*\.roar",
     "table name": r"names/[a-z]+\.json",
     "tenant name": r"tenants/names/[a-z]+\.json",
@@ -324,6 +330,18 @@ def _rows(node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     return found
 
 
+def ask_search(root: Path) -> object:
+    """Return how many rows of every table hold a word, which its token sidecars may deny."""
+    with _node(root) as node:
+        return {
+            (tenant, name, word): node.lake(tenant)
+            .sql(f"select count(n) c from {name} where has_token(host, '{word}')")
+            .to_pylist()
+            for tenant, name in sorted(TABLES)
+            for word in ("a", "b", "zebra")
+        }
+
+
 def ask_reader(root: Path) -> object:
     """Return the rows of every table, by a process that reads the journal beside its owner."""
     node = Node(str(root), calm(file_bytes_max=WAL_FILE_BYTES), is_read_only=True)
@@ -434,6 +452,7 @@ def ask_lease(root: Path) -> object:
 QUESTIONS: dict[str, Callable[[Path], object]] = {
     "open": ask_open,
     "query": ask_query,
+    "search": ask_search,
     "reader": ask_reader,
     "scan": ask_scan,
     "gaps": ask_gaps,

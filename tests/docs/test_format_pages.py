@@ -34,6 +34,7 @@ from thermocline.format.log.action import (
 from thermocline.format.log.commit import FORMAT_VERSION, decode_commit, encode_commit
 from thermocline.format.log.conflict import RULES
 from thermocline.format.log.state import coverage_digest
+from thermocline.format.tokens import decode_head, hash_token
 from thermocline.format.types import _PLAIN, decode_type, encode_type
 from thermocline.hot.wal import folder, frame
 from thermocline.hot.wal.repair.damage import Damage, decode_hole, encode_hole
@@ -43,7 +44,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 SALTED = Path(__file__).parents[1] / "golden" / "v2"
 PAGES = {
     name: (DOCS / "format" / f"{name}.md").read_text()
-    for name in ("log", "segment", "coverage", "checkpoint", "journal", "lake")
+    for name in ("log", "segment", "coverage", "tokens", "checkpoint", "journal", "lake")
 }
 _BLOCK = re.compile(r"^```(\S[^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEX_LINE = re.compile(r"^(\d+)\s+((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:\s{2,}(.*))?$")
@@ -84,7 +85,7 @@ def _cells(line):
 
 def test_every_example_is_of_a_kind_that_is_tested():
     known = {"json commit 1", "json action", "json types", "json current", "json pin"}
-    known |= {"json segment", "hex deletes", "hex coverage", "json state"}
+    known |= {"json segment", "hex deletes", "hex coverage", "hex tokens", "json state"}
     known |= {"hex journal", "hex watermark", "json identity", "json hole"}
     known |= {"json lake", "json name", "json renamed", "json dropped"}
     found = {words for page in PAGES.values() for words, _ in _BLOCK.findall(page)}
@@ -111,6 +112,19 @@ def test_the_example_actions_are_all_there_are_and_read_back():
     examples = [orjson.loads(text) for text in blocks("log", "json action")]
     assert [encode_action(decode_action(example)) for example in examples] == examples
     assert [next(iter(example)) for example in examples] == [kind.name for kind in Action.__args__]
+
+
+def test_the_example_token_sidecar_is_the_golden_one_and_holds_what_the_page_says():
+    data = dumped("tokens", "hex tokens")
+    assert data == (GOLDEN.parent / "tokens" / "texts.bloom").read_bytes()
+    one = decode_head(data, len(data))[12]
+    table = rows(PAGES["tokens"], header=("token", "hash", "bits"))
+    assert len(table) == 6
+    for token, written, bits in table:
+        found = hash_token(token.strip("`"))
+        probes = [((found & 0xFFFFFFFF) + i * (found >> 32)) % one.bits for i in range(one.probes)]
+        assert (f"`{found:016x}`", ", ".join(map(str, probes))) == (written, bits)
+        assert one.may_hold(found, data.__getitem__)
 
 
 def test_the_written_types_are_types():
@@ -150,6 +164,7 @@ def test_the_folder_on_the_page_is_the_layout():
         layout.CURRENT_PATH,
         layout.segment_coverage_path("<id>"),
         layout.table_coverage_path(version).replace(f"{version:020d}", "<version>"),
+        layout.tokens_path("<id>"),
         layout.pin_path("<id>"),
         layout.contract_path(version).replace(f"{version:010d}", "<version>"),
         f"{layout.REPAIR_FOLDER}/<id>/<name>",

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import golden_index as index
+import golden_tokens as tokens
 import golden_v1 as v1
 import golden_v2 as v2
 import pyarrow as pa
@@ -32,6 +33,7 @@ from thermocline.format.layout import CURRENT_PATH, PINS_FOLDER, Version
 from thermocline.format.log.action import Mark, SetTable, TableSpec
 from thermocline.format.log.commit import encode_commit
 from thermocline.format.log.state import TableState, fold
+from thermocline.format.tokens import encode_filters, hash_texts
 from thermocline.hot.wal.folder import IDENTITY_NAME, encode_watermark, write_identity
 from thermocline.hot.wal.frame import (
     CODEC_LZ4,
@@ -82,6 +84,14 @@ def index_structures() -> dict[str, bytes]:
     """Return the bytes of the structures that other indexes and buckets need."""
     files = {f"{name}.commit.json": encode_commit(made) for name, made in index.COMMITS.items()}
     return files | {"blocks.roar": encode_coverage(index.COVERAGE)}
+
+
+def token_structures() -> dict[str, bytes]:
+    """Return the bytes of a token sidecar, and of a commit that names one."""
+    hashes = hash_texts(pa.array(tokens.TEXTS, pa.string()))
+    sidecar = encode_filters({tokens.COLUMN_ID: hashes}, tokens.SEGMENT_BYTES)
+    assert sidecar is not None
+    return {"texts.bloom": sidecar, "tokens.commit.json": encode_commit(tokens.COMMIT)}
 
 
 def journal_structures() -> dict[str, bytes]:

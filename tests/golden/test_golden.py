@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import golden_index as index
+import golden_tokens as tokens
 import golden_v1 as v1
 import golden_v2 as v2
 import make_golden
@@ -26,6 +27,7 @@ from thermocline.format.coverage import decode_coverage, entity_values, sidecar_
 from thermocline.format.layout import PINS_FOLDER, base_path, checkpoint_path
 from thermocline.format.log.change_ids import decode_changes, encode_changes
 from thermocline.format.log.commit import decode_commit
+from thermocline.format.tokens import decode_head, hash_token
 from thermocline.hot.wal.folder import file_path, read_identity, read_watermark
 from thermocline.hot.wal.frame import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, KIND_HOLE
 from thermocline.hot.wal.payload import decode_rows
@@ -38,6 +40,7 @@ SALTED = Path(__file__).parent / "v2"
 CHAINED = Path(__file__).parent / "chained"
 IDENTIFIED = Path(__file__).parent / "identified"
 INDEX = Path(__file__).parent / "index"
+TOKENS = Path(__file__).parent / "tokens"
 JOURNALS = [
     pytest.param(GOLDEN, v1, id="v1"),
     pytest.param(SALTED, v2, id="v2"),
@@ -71,6 +74,20 @@ def test_a_golden_commit_of_another_index_says_what_it_said(name):
 
 def test_a_golden_sidecar_of_an_integer_index_says_what_it_said():
     assert decode_coverage((INDEX / "blocks.roar").read_bytes()) == index.COVERAGE
+
+
+def test_a_golden_token_sidecar_holds_what_it_held():
+    data = (TOKENS / "texts.bloom").read_bytes()
+    one = decode_head(data, len(data))[tokens.COLUMN_ID]
+    found = [one.may_hold(hash_token(token), data.__getitem__) for token in tokens.HELD]
+    denied = [one.may_hold(hash_token(token), data.__getitem__) for token in tokens.DENIED]
+    assert (found, denied) == ([True] * len(found), [False] * len(denied))
+    assert decode_commit((TOKENS / "tokens.commit.json").read_bytes(), 2) == tokens.COMMIT
+
+
+@pytest.mark.parametrize("name", make_golden.token_structures())
+def test_todays_writer_writes_the_golden_bytes_of_tokens(name):
+    assert make_golden.token_structures()[name] == (TOKENS / name).read_bytes()
 
 
 @pytest.mark.parametrize("name", make_golden.index_structures())

@@ -28,7 +28,7 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _ID = r"[0-9a-f]{32}"
 _CATALOG = (
     rf"names/{TABLE_FILE_NAME}\.json|dropped/{_ID}\.json"
-    rf"|tables/{_ID}/(_log|_coverage|data)/[A-Za-z0-9_./-]+"
+    rf"|tables/{_ID}/(_log|_coverage|_tokens|data)/[A-Za-z0-9_./-]+"
 )
 _NAME = re.compile(
     rf"backup\.json|keys\.json|lake\.json|journal/journal\.json|journal/[0-9]{{20}}\.wal"

@@ -21,6 +21,7 @@ Out:  a folder or tar file; a restore turns it into a data folder again
 - `lake.json` is restored last: a folder with an interrupted restore cannot be opened as a lake.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from thermocline.backup.archive import (
 from thermocline.cold.care.pin import pin_version
 from thermocline.cold.catalog import JOURNAL_FOLDER, LAKE_PATH, Catalog, CatalogEntry
 from thermocline.cold.dropped import DroppedTable, dropped_path, encode_dropped
+from thermocline.cold.segment.token_filter import read_sidecar
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
 from thermocline.cold.storage.verified import (
@@ -75,6 +77,8 @@ from thermocline.hot.wal.retired_marks import read_retired
 from thermocline.names import DEFAULT_TENANT
 from thermocline.server.access.keys import KEYS_NAME
 from thermocline.server.access.private_files import hold_lock
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 TRIES_MAX = 5
@@ -291,10 +295,21 @@ class _LakeCopier:
                 if f"{prefix}/{segment.coverage_path}" not in self._copy.files:
                     data = table.index.sidecar(state, segment)
                     self.put_bytes(f"{prefix}/{segment.coverage_path}", data)
+                self._put_tokens(prefix, table, segment)
         except NotFound as error:
             if table.log.head().oldest > state.oldest:
                 raise _vacuumed_error(named.name) from error
             raise missing_file_error(str(error.facts.get("path", ""))) from error
+
+    def _put_tokens(self, prefix: str, table: ColdTable, segment: Segment) -> None:
+        """Copy a segment's token sidecar; a damaged one is omitted, because it holds no row."""
+        name = f"{prefix}/{segment.tokens_path}"
+        if not segment.tokens_path or name in self._copy.files:
+            return
+        try:
+            self.put_bytes(name, read_sidecar(table.storage, segment))
+        except (NotFound, Corruption) as error:
+            logger.warning("token sidecar %s is not in the backup: %s", name, error)
 
     def _put_segment(self, prefix: str, table: ColdTable, segment: Segment) -> None:
         name = f"{prefix}/{segment.path}"

@@ -95,6 +95,7 @@ class Client:
             "entities_max": more.get("entities_max"),
             "unique": spec.is_unique,
             "writer": encode_writer(spec.writer),
+            "token_columns": spec.token_columns,
         }
         if schema is not None:
             declared = encode_schema(declare_columns(schema, spec))["columns"]

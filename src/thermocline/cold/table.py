@@ -82,6 +82,7 @@ from thermocline.format.schema import (
     fit_columns,
     may_become_double,
 )
+from thermocline.format.tokens import COLUMNS_MAX, can_hold_tokens
 from thermocline.format.writer_settings import parse_writer
 
 FILES_PER_APPEND_MAX = 10_000
@@ -115,6 +116,7 @@ class ColdTable:
         _check_spec(spec)
         if schema.columns:
             _check_new_schema(spec, schema)
+            _check_token_types(spec, schema)
         if self.log.exists():
             raise self._exists_error()
         self.storage.probe()
@@ -400,6 +402,8 @@ class ColdTable:
             if schema != state.schema:
                 _check_new_schema(spec, schema)
             check_entities(schema, spec)
+            if spec.token_columns != state.spec.token_columns:
+                _check_token_types(spec, schema)
             if (spec, schema) == (state.spec, state.schema):
                 return None
             schema_id = state.schema_id if schema == state.schema else max(state.schemas) + 1
@@ -494,6 +498,7 @@ def _check_spec(spec: TableSpec) -> None:
             entity_columns=list(spec.entity_columns),
         )
     check_names(names)
+    _check_token_columns(spec)
     if check_count(spec.entities_max, "entities_max") < 1:
         raise Invalid(
             "entities_max must be at least 1",
@@ -511,6 +516,33 @@ def _check_spec(spec: TableSpec) -> None:
             timezone=spec.timezone,
             retention=spec.retention,
         )
+
+
+def _check_token_columns(spec: TableSpec) -> None:
+    names = spec.token_columns
+    if not names:
+        return
+    check_names(names)
+    if len(set(names)) != len(names) or len(names) > COLUMNS_MAX:
+        raise Invalid(
+            "token columns must be different columns, and not too many",
+            hint="name each column of texts once",
+            token_columns=list(names)[:COLUMNS_MAX],
+            columns_max=COLUMNS_MAX,
+        )
+
+
+def _check_token_types(spec: TableSpec, schema: Schema) -> None:
+    """Raise `Invalid` for a token column that the table lacks or that holds no texts."""
+    for name in spec.token_columns if schema.columns else ():
+        column = schema.by_name.get(name)
+        if column is None or not can_hold_tokens(column.type):
+            raise Invalid(
+                "only a column of texts can be indexed by its tokens",
+                hint="name columns of the table that hold texts",
+                column=name,
+                type=None if column is None else str(column.type),
+            )
 
 
 def _check_new_schema(spec: TableSpec, schema: Schema) -> None:

@@ -6,6 +6,7 @@
     _log/CURRENT                                    the newest version when it was written, a hint
     _coverage/segments/<id>.roar                    the buckets of one segment
     _coverage/table/<version>.roar                  the buckets of one version
+    _tokens/<id>.bloom                              which tokens the texts of one segment hold
     _pins/<id>.json                                 a reader's lease on one version
     _contracts/<version>.json                       a copy of one contract of an entity type
     _repair/<id>/<name>                             a file that a repair set aside
@@ -32,6 +33,9 @@ CONTRACTS_FOLDER = "_contracts"
 REPAIR_FOLDER = "_repair"
 SEGMENT_COVERAGE_FOLDER = "_coverage/segments"
 TABLE_COVERAGE_FOLDER = "_coverage/table"
+TOKENS_FOLDER = "_tokens"
+SEGMENT_FOLDERS = (DATA_FOLDER, SEGMENT_COVERAGE_FOLDER, TOKENS_FOLDER)
+"""The folders with the files of segments."""
 CURRENT_PATH = "_log/CURRENT"
 PATH_LENGTH_MAX = 1024
 
@@ -61,6 +65,11 @@ def base_path(version: int) -> str:
 def segment_coverage_path(coverage_id: str) -> str:
     """Return the path of a segment's coverage sidecar."""
     return f"{SEGMENT_COVERAGE_FOLDER}/{coverage_id}.roar"
+
+
+def tokens_path(tokens_id: str) -> str:
+    """Return the path of a segment's token sidecar."""
+    return f"{TOKENS_FOLDER}/{tokens_id}.bloom"
 
 
 def table_coverage_path(version: int) -> str:

@@ -36,6 +36,7 @@ from thermocline.query import spill
 from thermocline.query.series.quantile import MACROS
 from thermocline.query.sql.engine_types import quote_text
 from thermocline.query.sql.scan import file_pattern
+from thermocline.query.sql.token_search import TOKEN_MACROS
 
 MEMORY_BYTES_DEFAULT = 2 << 30
 SPILL_BYTES_DEFAULT = 16 << 30
@@ -70,7 +71,7 @@ class Engine:
         self._remove_spill = weakref.finalize(self, spill.remove_folder, self._spill)
         try:
             self._database = duckdb.connect(":memory:")
-            for macro in MACROS:
+            for macro in (*MACROS, *TOKEN_MACROS):
                 self._database.execute(macro)
             self._parsers = deque(self._open_parser() for _ in range(PARSERS))
             self._database.execute(f"CREATE MACRO version() AS {quote_text(_version_text())}")

@@ -100,6 +100,12 @@ class NewTableOptions:
         bool,
         typer.Option("--unique", help="Keep at most one row for each entity and bucket."),
     ] = False
+    token_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tokens", metavar="COLUMN", help="A column of texts to index for has_token and LIKE."
+        ),
+    ] = None
 
 
 @expand_options
@@ -132,6 +138,7 @@ def create(
             "overlap": options.overlap.value if options.overlap else None,
             "retention": options.retention,
             "entities_max": options.entities_max,
+            "token_columns": options.token_columns or (),
         },
         _parse_columns(options.columns) if options.columns else None,
     )
@@ -381,17 +388,29 @@ def set_policy(
             "--compression", metavar="CODEC", help="The codec of new segments: zstd, snappy."
         ),
     ] = None,
+    token_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tokens",
+            metavar="COLUMN",
+            help="A column of texts to index for has_token and LIKE; `none` ends the index.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Change the table's policies, its limit of entities, and how it is written."""
     opened = open_table(table)
     version = opened.version()
-    if all(given is None for given in (overlap, retention, entities_max, compression)):
+    given = (overlap, retention, entities_max, compression, token_columns)
+    if all(one is None for one in given):
         raise Invalid("nothing to set", hint="give --overlap, --retention or another option")
     if entities_max is not None:
         version = opened.set_entities_max(entities_max)
     if compression is not None:
         version = opened.set_writer(compression=compression)
+    if token_columns is not None:
+        names = [] if token_columns == ["none"] else token_columns
+        version = opened.set_token_columns(names)
     if overlap is not None:
         version = opened.set_overlap(overlap.value)
     if retention is not None:

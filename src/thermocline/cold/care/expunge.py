@@ -38,8 +38,6 @@ from thermocline.format.log.commit import decode_commit, encode_commit
 from thermocline.format.log.commit_note import NoteRequests
 from thermocline.format.log.state import SegmentSet, TableState
 
-_FOLDERS = (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER)
-
 
 @dataclass(frozen=True, slots=True)
 class ExpungeReport:
@@ -77,7 +75,7 @@ def _remove_files(
     ever, live = _list_named_paths(table, oldest, newest, pinned)
     cut_off = table.log.now() - GRACE_S_MIN * NS_PER_S
     files = size_bytes = 0
-    for folder in _FOLDERS:
+    for folder in layout.SEGMENT_FOLDERS:
         for stored in table.storage.list(folder):
             is_old = stored.path in ever or stored.modified_ns < cut_off
             if stored.path not in live and is_old:
@@ -92,13 +90,13 @@ def _list_named_paths(
 ) -> tuple[set[str], set[str]]:
     """Return the paths that any version has named, and those that readable versions need."""
     ever: set[str] = set()
-    needed = {path for segment in newest.segments for path in _paths(segment)}
+    needed = {path for segment in newest.segments for path in segment.paths}
     # The log does not return expired versions, so their files are tracked commit by commit.
     live: dict[str, Segment] = {}
     base, first = table.log.base(), table.log.first_version()
     if base is not None:
         live = {segment.segment_id: segment for segment in base.segments}
-        ever |= {path for segment in live.values() for path in _paths(segment)}
+        ever |= {path for segment in live.values() for path in segment.paths}
         if base.version >= oldest or base.version in pinned:
             needed |= ever
         first = Version(first + 1)
@@ -106,16 +104,12 @@ def _list_named_paths(
         for action in table.log.commit(version).actions:
             if isinstance(action, AddSegment | SetDeletes):
                 live[action.segment.segment_id] = action.segment
-                ever |= {*_paths(action.segment)}
+                ever |= {*action.segment.paths}
             elif isinstance(action, RemoveSegment):
                 live.pop(action.segment_id, None)
         if version >= oldest or version in pinned:
-            needed |= {path for segment in live.values() for path in _paths(segment)}
+            needed |= {path for segment in live.values() for path in segment.paths}
     return ever, needed
-
-
-def _paths(segment: Segment) -> tuple[str, str]:
-    return segment.path, segment.coverage_path
 
 
 def _redact_commit(table: ColdTable, version: int, silent: "_Redaction") -> bool:

@@ -10,6 +10,7 @@ Out:  findings, each with a kind, a path and what is wrong; no finding means tha
     segment   every live file exists, with its size, checksum, rows and times
     coverage  every sidecar has its checksum and equals a recount from its Parquet file; so does
               the newest version's shortcut, if readers would use it
+    tokens    every token sidecar has its checksum and holds every token of its segment's live rows
     orphan    files that no version names; harmless, and vacuum removes them
 
 - fsck changes nothing and reports every finding. If the log itself is damaged, it stops there: only
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from thermocline.cold.log.checkpoint import encode_checkpoint, read_checkpoint
 from thermocline.cold.log.commit_log import check_current
 from thermocline.cold.segment.parquet import measure_segment
+from thermocline.cold.segment.token_filter import count_missing_tokens
 from thermocline.cold.table import ColdTable
 from thermocline.errors import ThermoclineError
 from thermocline.format import layout
@@ -198,6 +200,8 @@ def _check_segment(
         yield Finding("segment", segment.path, "has other times than the log says")
     recounts.append(measured.coverage)
     yield from _check_coverage(table, segment, measured.coverage)
+    if segment.tokens_path:
+        yield from _check_tokens(table, state, segment)
 
 
 def _check_shortcut(
@@ -236,19 +240,30 @@ def _check_coverage(table: ColdTable, segment: Segment, recount: Coverage) -> It
         yield Finding("coverage", path, what)
 
 
+def _check_tokens(table: ColdTable, state: TableState, segment: Segment) -> Iterator[Finding]:
+    try:
+        missing = count_missing_tokens(table.storage, state, segment)
+    except ThermoclineError as error:
+        yield Finding("tokens", segment.tokens_path, str(error))
+        return
+    if missing:
+        what = f"lacks {missing} tokens that the segment holds"
+        yield Finding("tokens", segment.tokens_path, what)
+
+
 def _find_orphans(
     table: ColdTable, commits: list[Commit], base: TableState | None
 ) -> Iterator[Finding]:
     kept = () if base is None else base.segments
-    named = {path for segment in kept for path in (segment.path, segment.coverage_path)}
+    named = {path for segment in kept for path in segment.paths}
     named |= {
         path
         for commit in commits
         for action in commit.actions
         if (segment := getattr(action, "segment", None)) is not None
-        for path in (segment.path, segment.coverage_path)
+        for path in segment.paths
     }
-    for folder in (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER):
+    for folder in layout.SEGMENT_FOLDERS:
         for item in table.storage.list(folder):
             if item.path not in named:
                 yield Finding("orphan", item.path, "no version names it", is_harmless=True)

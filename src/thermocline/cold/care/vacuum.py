@@ -87,8 +87,7 @@ def check_grace(grace_s: int, *, allow_short_grace: bool) -> None:
 
 def _list_files(table: ColdTable) -> list[StoredFile]:
     folders = (
-        layout.DATA_FOLDER,
-        layout.SEGMENT_COVERAGE_FOLDER,
+        *layout.SEGMENT_FOLDERS,
         layout.TABLE_COVERAGE_FOLDER,
         layout.LOG_FOLDER,
     )
@@ -108,18 +107,18 @@ def _list_named_paths(table: ColdTable, head: TableState, oldest: Version) -> se
     named: set[str] = set()
     kept = table.log.state(oldest)
     for segment in (*kept.segments, *head.segments):
-        named |= {segment.path, segment.coverage_path}
+        named |= {*segment.paths}
     has_late_reader = any(version < oldest for version in list_pinned_versions(table))
     first = oldest + 1
     if has_late_reader:
         first = table.log.first_version()
         for segment in () if (base := table.log.base()) is None else base.segments:
-            named |= {segment.path, segment.coverage_path}
+            named |= {*segment.paths}
     for version in range(first, head.version + 1):
         for action in table.log.commit(version).actions:
             segment = getattr(action, "segment", None)
             if segment is not None:
-                named |= {segment.path, segment.coverage_path}
+                named |= {*segment.paths}
     return named
 
 

@@ -56,9 +56,9 @@ def sweep_staged(table: ColdTable, tag: str, kept: Collection[str] = ()) -> int:
 
     Call it only after all writers of the work have ended. `kept` are paths that a commit may name.
     """
-    named = {path for s in table.state().segments for path in (s.path, s.coverage_path)} | {*kept}
+    named = {path for s in table.state().segments for path in s.paths} | {*kept}
     removed = 0
-    for folder in (layout.DATA_FOLDER, layout.SEGMENT_COVERAGE_FOLDER):
+    for folder in layout.SEGMENT_FOLDERS:
         for stored in table.storage.list(folder):
             name = stored.path.rpartition("/")[2]
             if name.startswith(tag) and stored.path not in named:

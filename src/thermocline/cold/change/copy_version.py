@@ -1,4 +1,4 @@
-"""Copies one version of a table to a new table: its segments and their coverage, in one commit.
+"""Copies one version of a table to a new table: its segments and their sidecars, in one commit.
 
 In:   a table and one of its states; the folder of a table that does not exist yet
 Out:  the state of the new table at its first version
@@ -14,6 +14,7 @@ Out:  the state of the new table at its first version
 from dataclasses import replace
 
 from thermocline.cold.segment.stage import new_id
+from thermocline.cold.segment.token_filter import copy_tokens
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption
@@ -36,6 +37,7 @@ def copy_version(
     # vacuum takes a folder in which nothing is young for a leftover.
     for segment in {segment.coverage_path: segment for segment in segments}.values():
         storage.put(segment.coverage_path, source.index.sidecar(state, segment))
+    segments = [copy_tokens(source.storage, segment, storage) for segment in segments]
     for segment in segments:
         _take_segment(source, segment, storage)
     first = Commit(

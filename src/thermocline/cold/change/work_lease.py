@@ -121,7 +121,7 @@ def _list_committed_since(table: ColdTable, version: int) -> set[str]:
     for later in range(version + 1, table.log.head().version + 1):
         for action in table.log.commit(later).actions:
             if isinstance(action, AddSegment | SetDeletes):
-                named |= {action.segment.path, action.segment.coverage_path}
+                named |= {*action.segment.paths}
     return named
 
 

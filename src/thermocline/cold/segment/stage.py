@@ -1,16 +1,17 @@
 """Staging: makes data durable in the table's folder before a commit names it.
 
 In:   Parquet files of the caller, or Arrow batches
-Out:  `StagedSegment`s: file and coverage sidecar written, synced and measured
+Out:  `StagedSegment`s: file and sidecars written, synced and measured
 
 - A Parquet file whose columns fit is copied byte for byte, or linked on request; only its time and
   entity columns are decoded. It is rewritten only when a type or a zone must change.
+- A copied file gets no token sidecar, because its texts are not decoded: a compaction writes one.
 - Readers never see a staged file before a commit names it. `discard` removes it, and is called only
   when the commit was definitely not made.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from thermocline.cold.segment.measure import (
     measure,
 )
 from thermocline.cold.segment.parquet import coerce_batch, encode_parquet, validate_batch
+from thermocline.cold.segment.token_filter import hash_columns
 from thermocline.cold.storage.storage import FileChecksum, Storage
 from thermocline.errors import Conflict, Invalid, ThermoclineError
 from thermocline.format import layout
@@ -37,6 +39,7 @@ from thermocline.format.instant import TimeNs, from_datetime
 from thermocline.format.log.action import Segment, TableSpec
 from thermocline.format.schema import ColumnFit, Schema, encode_stored
 from thermocline.format.sealed_json import crc32c
+from thermocline.format.tokens import encode_filters
 from thermocline.format.writer_settings import DEFAULT_WRITER, WriterSettings
 
 SEGMENT_ROWS_MAX = 4_000_000
@@ -58,6 +61,14 @@ class StagedSegment:
     coverage_path: str
     coverage_checksum: str
     groups: int = 0
+    tokens_path: str = ""
+    tokens: FileChecksum | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all its files."""
+        tokens = (self.tokens_path,) if self.tokens_path else ()
+        return (self.path, self.coverage_path, *tokens)
 
     def segment(self, schema_id: int, schema: Schema, fit: ColumnFit, spec: TableSpec) -> Segment:
         """Return the segment to commit; `fit` says how its columns map to the table's."""
@@ -79,6 +90,9 @@ class StagedSegment:
             absent=fit.absent,
             stored=encode_stored(fit.stored),
             is_time=spec.bucket.is_time,
+            tokens_path=self.tokens_path,
+            tokens_size=self.tokens.size_bytes if self.tokens else 0,
+            tokens_checksum=self.tokens.checksum if self.tokens else "",
         )
 
 
@@ -147,6 +161,7 @@ class Stage:
         with BackgroundRunner(self._workers) as alongside:
             putting = alongside.start(lambda: self._put(path, data))
             coverage_path, checksum = self.put_coverage(measured.coverage)
+            tokens_path, tokens = self._put_tokens(hash_columns(table, schema, spec), len(data))
             putting()
         taken = FileChecksum(len(data), crc32c(data))
         self.staged.append(
@@ -159,6 +174,8 @@ class Stage:
                 coverage_path,
                 checksum,
                 -(-table.num_rows // spec.writer.group_rows(table.num_rows, table.nbytes)),
+                tokens_path,
+                tokens,
             )
         )
 
@@ -183,6 +200,17 @@ class Stage:
         self._put(path, data)
         return path, sidecar_checksum(data)
 
+    def _put_tokens(
+        self, hashes: Mapping[int, pa.UInt64Array], segment_bytes: int
+    ) -> tuple[str, FileChecksum | None]:
+        """Write a token sidecar; return its path and checksum, or none when it is too large."""
+        data = encode_filters(hashes, segment_bytes)
+        if data is None:
+            return "", None
+        path = layout.tokens_path(new_id(self._tag))
+        self._put(path, data)
+        return path, FileChecksum(len(data), crc32c(data))
+
     def _put(self, path: str, data: bytes) -> None:
         self._paths.append(path)
         try:
@@ -196,7 +224,7 @@ class Stage:
         for one in staged:
             self.staged.append(one)
             self.schemas.append(one.arrow)
-            self._paths += [one.path, one.coverage_path]
+            self._paths += one.paths
 
     def discard(self) -> None:
         """Remove all staged files. Call it only when no commit can ever name them."""

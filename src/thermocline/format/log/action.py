@@ -75,6 +75,7 @@ class TableSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     is_unique: bool = False
     writer: WriterSettings = DEFAULT_WRITER
+    token_columns: tuple[str, ...] = ()
 
     @property
     def retention_s(self) -> int | None:
@@ -88,7 +89,7 @@ class Segment:
 
     `ts_min` and `ts_max` bound the positions of its rows, deleted ones included: times, or whole
     numbers if not `is_time`. `stats` bounds other columns by id; `absent` and `stored` say how its
-    columns differ from schema `schema_id`.
+    columns differ from schema `schema_id`. Without a token sidecar, `tokens_path` is empty.
     """
 
     segment_id: str
@@ -109,6 +110,15 @@ class Segment:
     deleted_count: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     is_time: bool = True
+    tokens_path: str = ""
+    tokens_size: int = 0
+    tokens_checksum: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all its files: Parquet, coverage and, if it has them, tokens."""
+        tokens = (self.tokens_path,) if self.tokens_path else ()
+        return (self.path, self.coverage_path, *tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +296,7 @@ _SPEC_KNOWN = {
     "schema_id",
     "schema",
     "writer",
+    "token_columns",
 }
 
 
@@ -299,6 +310,7 @@ def encode_spec(spec: TableSpec) -> Json:
         "entity_columns": list(spec.entity_columns),
         "features": list(spec.features),
         **({"writer": encode_writer(spec.writer)} if spec.writer != DEFAULT_WRITER else {}),
+        **({"token_columns": list(spec.token_columns)} if spec.token_columns else {}),
     }
 
 
@@ -322,18 +334,26 @@ def decode_spec(body: Json) -> TableSpec:
         is_unique=UNIQUE_FEATURE in body["features"],
         writer=WriterSettings(**body["writer"]) if "writer" in body else DEFAULT_WRITER,
         extra={name: value for name, value in body.items() if name not in _SPEC_KNOWN},
+        token_columns=tuple(body.get("token_columns", ())),
     )
 
 
 _REMOVAL_FIELDS = tuple(slot for slot in RemoveSegment.__slots__ if slot != "is_time")
 _SEGMENT_FIELDS = tuple(slot for slot in Segment.__slots__ if slot not in ("extra", "is_time"))
-_SEGMENT_OPTIONAL = {"level": 0, "deleted_count": 0, "deletes": ""}
+_SEGMENT_OPTIONAL = {
+    "level": 0,
+    "deleted_count": 0,
+    "deletes": "",
+    "tokens_path": "",
+    "tokens_size": 0,
+    "tokens_checksum": "",
+}
 
 
 def encode_segment(segment: Segment) -> Json:
     """Return the segment as JSON; fields at their default are omitted."""
-    layout.check_relative_path(segment.path)
-    layout.check_relative_path(segment.coverage_path)
+    for path in segment.paths:
+        layout.check_relative_path(path)
     body: Json = {"format": "parquet", **segment.extra}
     for name in _SEGMENT_FIELDS:
         value = getattr(segment, name)
@@ -345,8 +365,9 @@ def encode_segment(segment: Segment) -> Json:
 
 def decode_segment(body: Json) -> Segment:
     """Return the segment of its JSON."""
-    layout.check_relative_path(body["path"])
-    layout.check_relative_path(body["coverage_path"])
+    for name in ("path", "coverage_path", "tokens_path"):
+        if name != "tokens_path" or name in body:
+            layout.check_relative_path(body[name])
     if body.get("format", "parquet") != "parquet":
         raise Unsupported(
             "a segment of a newer format", hint="use a newer Thermocline", format=body["format"]

@@ -155,6 +155,7 @@ class OtlpTable:
     entity_columns: tuple[str, ...] = ("service_name",)
     overlap: str = "allow"
     signal: str = "metrics"
+    token_columns: tuple[str, ...] = ()
 
     def creation_options(self, retention_s: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return the keyword arguments of `create_table` for this table.
@@ -169,6 +170,7 @@ class OtlpTable:
             "bucket": self.bucket,
             "entity_columns": self.entity_columns,
             "overlap": self.overlap,
+            **({"token_columns": self.token_columns} if self.token_columns else {}),
         }
 
 
@@ -176,7 +178,12 @@ METRIC_POINTS = OtlpTable("metric_points", pa.schema([*_TIME, *ORIGIN, *METRIC, 
 METRIC_HISTOGRAMS = OtlpTable(
     "metric_histograms", pa.schema([*_TIME, *ORIGIN, *METRIC, *POINT, *_HISTOGRAM])
 )
-LOGS = OtlpTable("logs", pa.schema([*_TIME, *ORIGIN, *_RECORD]), signal="logs")
+LOGS = OtlpTable(
+    "logs",
+    pa.schema([*_TIME, *ORIGIN, *_RECORD]),
+    signal="logs",
+    token_columns=("body", "body_json"),
+)
 SPANS = OtlpTable("spans", pa.schema([*_TIME, *ORIGIN, *_SPAN]), signal="spans")
 
 TABLES = {table.name: table for table in (METRIC_POINTS, METRIC_HISTOGRAMS, LOGS, SPANS)}

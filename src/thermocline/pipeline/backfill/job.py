@@ -115,7 +115,7 @@ def backfill(
     except BaseException:
         sweep_staged(found, target.tag)
         raise
-    sweep_staged(found, target.tag, {path for s in staged for path in (s.path, s.coverage_path)})
+    sweep_staged(found, target.tag, {path for s in staged for path in s.paths})
     numbers = {
         "files": len(files),
         "rows": sum(one.measured.row_count for one in staged),

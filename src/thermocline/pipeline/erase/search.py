@@ -124,7 +124,7 @@ def _find_missing_files(name: str, table: ColdTable) -> Iterator[SubjectTrace]:
 def _named_files(table: ColdTable, state: TableState) -> set[str]:
     """Return the files that readable versions name."""
     named = _named_segments(table, state)
-    return {path for segment in named for path in (segment.path, segment.coverage_path)}
+    return {path for segment in named for path in segment.paths}
 
 
 def _named_segments(table: ColdTable, state: TableState) -> list[Segment]:

@@ -115,9 +115,7 @@ class RollupJob:
             except BaseException:
                 sweep_staged(found.target, tag)
                 raise
-        sweep_staged(
-            found.target, tag, {path for s in staged for path in (s.path, s.coverage_path)}
-        )
+        sweep_staged(found.target, tag, {path for s in staged for path in s.paths})
         numbers = {
             "windows": len(found.windows),
             "segments_read": len({s.segment_id for piece in work.pieces for s in piece.segments}),

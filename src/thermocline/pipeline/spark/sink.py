@@ -175,7 +175,7 @@ def commit_reports(
         return append_staged(table, staged, commit_options)
     state = append_staged(table, staged, commit_options) if staged else before
     if any(report.attempt for report in reports):
-        kept = {path for one in staged for path in (one.path, one.coverage_path)}
+        kept = {path for one in staged for path in one.paths}
         with suppress(ThermoclineError):  # the rows are committed; a vacuum removes what is left
             sweep_staged(table, reports[0].tag, kept)
     return state

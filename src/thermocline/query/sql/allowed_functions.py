@@ -124,7 +124,8 @@ OWN_TABLE_FUNCTIONS = SERIES_FUNCTIONS | {
     FILL_FUNCTION,
     CATALOG_FUNCTION,
 }
-OWN_FUNCTIONS = frozenset({"histogram_quantile"})
+TOKEN_FUNCTIONS = frozenset({"has_token", "has_phrase"})
+OWN_FUNCTIONS = TOKEN_FUNCTIONS | {"histogram_quantile"}
 
 INSTEAD = {
     "date_bin": "write time_bucket(INTERVAL '1 hour', ts)",

@@ -17,11 +17,11 @@ Out:  for each reference to a table, `Constraint`s that every row it contributes
   than the column's, the bounds are widened by more than any rounding error.
 - Times are nanoseconds since 1970 and whole numbers are Python's. Texts compare by code point,
   which is the order of their UTF-8 bytes and the engine's order.
-- A segment without bounds for a column is kept.
+- A segment without bounds for a column is kept, and so is one without a token sidecar.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -42,6 +42,7 @@ from thermocline.query.sql.constant import (
 from thermocline.query.sql.engine_types import INTEGER, TEXT, TIME, Shape, ShapeColumn
 from thermocline.query.sql.gate import Statement
 from thermocline.query.sql.syntax import Tree
+from thermocline.query.sql.token_search import SEARCHES, check_needle, hash_needle, split_search
 
 CONSTANTS_MAX = 1_000  # of one condition; a longer IN list is not used for pruning
 
@@ -59,6 +60,9 @@ _HIDING_JOINS = frozenset({"SEMI", "ANTI"})
 FLOAT_EXACT_MAX = 2**24 - 2
 DOUBLE_EXACT_MAX = 2**53 - 2
 
+MayHoldTokens = Callable[[Segment, Mapping[int, Sequence[int]]], bool]
+"""Tells whether a segment may have a row whose columns, by id, hold all these tokens."""
+
 _TIMES = frozenset(
     {
         "DATE",
@@ -74,7 +78,10 @@ _TIMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A column's values lie between `low` and `high`; with `values`, are among them too."""
+    """A column's values lie between `low` and `high`; with `values`, are among them too.
+
+    `tokens` are hashes of tokens that each of its values has.
+    """
 
     column: str
     low: Any = None
@@ -82,6 +89,7 @@ class Constraint:
     low_inclusive: bool = True
     high_inclusive: bool = True
     values: tuple[Any, ...] | None = None
+    tokens: tuple[int, ...] = ()
 
     def admits(self, least: Any, greatest: Any) -> bool:
         """Tell whether some value from `least` to `greatest` may satisfy this."""
@@ -328,7 +336,7 @@ def _parse_conjunct(
     clock_words: bool,
 ) -> list[Condition]:
     """Return the conditions of one conjunct on references among `leaves`; none if in doubt."""
-    parted = split_comparison(conjunct)
+    parted = split_comparison(conjunct) or split_search(conjunct)
     if parted is None:
         return []
     column, operator, others = parted
@@ -389,6 +397,8 @@ def derive_constraint(
     values: Sequence[ConstantValue],
 ) -> Constraint | None:
     """Return the constraint of `column operator constants`, or None when it is not certain."""
+    if operator in SEARCHES:
+        return _derive_search(column, operator, constants[0], values[0])
     types = {value.type for value in values}
     if "VARCHAR" in types and len(types) > 1:
         return None  # the engine casts the texts to the type of the other values
@@ -400,7 +410,8 @@ def derive_constraint(
     lows, highs = [low for low, _ in found], [high for _, high in found]
     match operator:
         case "=":
-            return Constraint(column.name, lows[0], highs[0])
+            tokens = hash_needle("=", lows[0]) if column.sort == TEXT else ()
+            return Constraint(column.name, lows[0], highs[0], tokens=tokens)
         case "<" | "<=":
             inclusive = operator == "<=" or not exact
             return Constraint(column.name, high=highs[0], high_inclusive=inclusive)
@@ -413,6 +424,19 @@ def derive_constraint(
             among = tuple(sorted(set(lows))) if exact else None
             return Constraint(column.name, min(lows), max(highs), values=among)
     return None
+
+
+def _derive_search(
+    column: ShapeColumn, operator: str, constant: Constant, value: ConstantValue
+) -> Constraint | None:
+    """Return the constraint of a search for a needle: the tokens that every match has."""
+    is_text = column.sort == TEXT and value.type == "VARCHAR" and isinstance(value.value, str)
+    if is_text:
+        check_needle(operator, value.value)
+    if not is_text or not constant.is_direct:
+        return None
+    tokens = hash_needle(operator, value.value)
+    return Constraint(column.name, tokens=tokens) if tokens else None
 
 
 def _range(column: ShapeColumn, constant: Constant, value: ConstantValue) -> tuple[Any, Any] | None:
@@ -457,11 +481,14 @@ def time_window(column: str, alternatives: Iterable[Sequence[Constraint]]) -> tu
 
 
 def prune_segments(
-    state: TableState, alternatives: Sequence[Sequence[Constraint]]
+    state: TableState,
+    alternatives: Sequence[Sequence[Constraint]],
+    may_hold: MayHoldTokens | None = None,
 ) -> list[Segment]:
     """Return the segments of a state that may have rows for at least one alternative.
 
     An alternative is one reference of the query to the table: all its constraints hold together.
+    `may_hold` asks the token sidecar of a segment; without it, tokens are not used.
     """
     time_column = state.spec.time_column
     low, high = time_window(time_column, alternatives)
@@ -474,12 +501,31 @@ def prune_segments(
         for segment in found
         if any(
             all(_may_have_rows(segment, one, time_column, ids[one.column]) for one in constraints)
+            and _may_have_tokens(segment, constraints, ids, may_hold)
             for constraints in alternatives
         )
     ]
 
 
+def _may_have_tokens(
+    segment: Segment,
+    constraints: Sequence[Constraint],
+    ids: Mapping[str, str],
+    may_hold: MayHoldTokens | None,
+) -> bool:
+    wanted = {int(ids[one.column]): one.tokens for one in constraints if one.tokens}
+    if may_hold is None or not wanted or not segment.tokens_path:
+        return True
+    for one in constraints:  # a column may have several conditions
+        if one.tokens:
+            key = int(ids[one.column])
+            wanted[key] = tuple(dict.fromkeys((*wanted[key], *one.tokens)))
+    return may_hold(segment, wanted)
+
+
 def _may_have_rows(segment: Segment, constraint: Constraint, time_column: str, key: str) -> bool:
+    if constraint.low is None and constraint.high is None:
+        return True
     if constraint.column == time_column:
         return constraint.admits(segment.ts_min, segment.ts_max)
     bounds = segment.stats.get(key)

@@ -4,8 +4,8 @@ In:   a `Statement`, the registered sources, parameters; a cursor
 Out:  a `PreparedQuery`: text with a relation in place of every table, for this cursor
 
 - Every table is opened once for each version that the query names, before anything is read.
-- Segments are pruned by the state alone, for each reference by its conditions. Every remaining
-  file is located before the engine gets the text.
+- Segments are pruned by the state and by token sidecars, for each reference by its conditions.
+  Every remaining file is located before the engine gets the text.
 - A query that reads the clock runs in the same transaction as the constants used for pruning.
 """
 
@@ -13,12 +13,14 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from thermocline.cold.segment.parquet import read_rows
+from thermocline.cold.segment.token_filter import may_hold_tokens
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, Overloaded, ThermoclineError
 from thermocline.format import instant
@@ -693,7 +695,8 @@ class _Preparation:
             return self._count_rows(name, view)
         limit = rows_needed(self._statement) if is_inline else None
         if limit is None:
-            segments = prune_segments(state, alternatives)
+            may_hold = partial(may_hold_tokens, table.storage)
+            segments = prune_segments(state, alternatives, may_hold)
         else:
             segments = state.segments.holding(limit)
         prefix = f"{INTERNAL_PREFIX}{self._owner}_{place}_"

@@ -114,6 +114,9 @@ class NewTableRequest(StrictRequest):
     writer: Annotated[
         dict[str, str | int | bool], Meta(description='such as `{"compression": "snappy"}`')
     ] = {}
+    token_columns: Annotated[
+        list[Text], Meta(max_length=64, description="columns of texts to search by tokens")
+    ] = []
 
 
 class DeleteRequest(StrictRequest):
