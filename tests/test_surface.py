@@ -48,6 +48,8 @@ EXCEPTIONS = {
         "to_polars": EXACT,
         "block_writes": OF_THE_ROOMS,
         "mark_dropped": OF_THE_ROOMS,
+        "append_csv": OF_THE_FILES,  # `write` takes rows
+        "append_json": OF_THE_FILES,
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,
         "create": OF_THE_FILES,
