@@ -71,6 +71,7 @@ EXCEPTIONS = {
     },
     ClientTable: {},
     EntityTable: {
+        "admit_writes": OF_THE_ROOMS,
         "evict": OF_THE_ROOMS,
         "export_if_due": OF_THE_ROOMS,
         "forget": OF_THE_ROOMS,
