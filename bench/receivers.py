@@ -98,7 +98,8 @@ def free_port() -> int:
 def _thermocline(folder: Path) -> tuple[list[str], int]:
     port = free_port()
     program = str(Path(sys.executable).parent / "thermocline")
-    addresses = ["--http", f"127.0.0.1:{port}", "--grpc", "off", "--api", "off"]
+    addresses = ["--http", f"127.0.0.1:{port}"]
+    addresses += [word for name in ("grpc", "api", "flight") for word in (f"--{name}", "off")]
     return [program, "serve", "--data", str(folder / "lake"), *addresses], port
 
 

@@ -262,7 +262,7 @@ def node(
     """Serve a node while the block runs; yield a connection to each of its HTTP listeners."""
     address = "127.0.0.1:0"
     command = [sys.executable, __file__, "--serve", "serve", "--data", f"{folder}/node"]
-    command += ["--http", address, "--api", address, "--grpc", "off"]
+    command += ["--http", address, "--api", address, "--grpc", "off", "--flight", "off"]
     command += [word for one in settings for word in ("--set", one)]
     log_path = Path(folder, "log")
     with log_path.open("wb") as log:

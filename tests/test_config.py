@@ -165,7 +165,7 @@ def test_O06_an_empty_variable_is_no_value_and_variables_of_others_are_left_alon
         ({"tls_certificate": "a.pem"}, "tls_key"),
         ({"tls_key": "a.pem"}, "tls_certificate"),
         ({"http": "127.0.0.1:1", "api": "127.0.0.1:1"}, "give each listener its own"),
-        ({"http": "off", "grpc": "off", "api": "off"}, "leave one"),
+        (dict.fromkeys(("http", "grpc", "api", "flight"), "off"), "leave one"),
         ({"body_bytes_max": "2MB", "inflight_bytes_max": "1MB"}, "inflight_bytes_max"),
     ],
 )

@@ -48,8 +48,6 @@ EXCEPTIONS = {
         "to_polars": EXACT,
         "block_writes": OF_THE_ROOMS,
         "mark_dropped": OF_THE_ROOMS,
-        "append_csv": OF_THE_FILES,  # `write` takes rows
-        "append_json": OF_THE_FILES,
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,
         "create": OF_THE_FILES,
@@ -71,7 +69,6 @@ EXCEPTIONS = {
     },
     ClientTable: {},
     EntityTable: {
-        "admit_writes": OF_THE_ROOMS,
         "evict": OF_THE_ROOMS,
         "export_if_due": OF_THE_ROOMS,
         "forget": OF_THE_ROOMS,

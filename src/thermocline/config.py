@@ -27,7 +27,7 @@ ENVIRONMENT_PREFIX = "THERMOCLINE_"
 CONFIG_VARIABLE = "THERMOCLINE_CONFIG"
 # Variables that are not settings of a node: those of clients, tests and benchmarks.
 _FOREIGN_VARIABLES = re.compile(r"THERMOCLINE_(CONFIG|API_KEY|URL|KILL_AT|TEST_\w+|BENCH_\w+)")
-FLAGS = ("data", "http", "grpc", "api", "tls_certificate", "tls_key", "allow_insecure")
+FLAGS = ("data", "http", "grpc", "api", "flight", "tls_certificate", "tls_key", "allow_insecure")
 OFF = "off"
 EMBEDDED = "embedded"
 _DECIMAL_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -148,6 +148,7 @@ class NodeSettings:
     http: Address | None = setting(Address("127.0.0.1", 4318), "address")
     grpc: Address | None = setting(Address("127.0.0.1", 4317), "address")
     api: Address | None = setting(Address("127.0.0.1", 4320), "address")
+    flight: Address | None = setting(Address("127.0.0.1", 4322), "address")
     tls_certificate: str = setting("", "text")
     tls_key: str = setting("", "text")
     allow_insecure: bool = setting(default=False, kind="truth")
@@ -169,7 +170,7 @@ class NodeSettings:
 
     def listeners(self) -> dict[str, Address]:
         """Return the addresses to listen on, by the names of their settings."""
-        found = {"http": self.http, "grpc": self.grpc, "api": self.api}
+        found = {"http": self.http, "grpc": self.grpc, "api": self.api, "flight": self.flight}
         return {name: address for name, address in found.items() if address is not None}
 
     def describe(self) -> list[dict[str, Any]]:
@@ -287,8 +288,9 @@ def _check_consistent(node: NodeSettings) -> NodeSettings:
         hint = f"set {missing} as well, or neither"
         raise Invalid("a certificate and its key come together", hint=hint, missing=missing)
     if not node.listeners():
-        hint = "leave one of http, grpc and api on"
-        raise Invalid("every listener is turned off", hint=hint, settings=["http", "grpc", "api"])
+        names = ["http", "grpc", "api", "flight"]
+        hint = "leave one of http, grpc, api and flight on"
+        raise Invalid("every listener is turned off", hint=hint, settings=names)
     taken: dict[Address, str] = {}
     for name, address in node.listeners().items():
         if address.port and address in taken:

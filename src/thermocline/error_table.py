@@ -1,4 +1,4 @@
-"""What each interface answers for an error: HTTP status, OTLP status, gRPC code, exit code, wait.
+"""What each interface answers for an error: HTTP status, OTLP status, gRPC codes, exit code, wait.
 
 In:   an error
 Out:  its row of the table; the seconds to wait before a retry
@@ -9,6 +9,8 @@ Out:  its row of the table; the seconds to wait before a retry
   answer. So an error that the request does not cause is 503 and `UNAVAILABLE`, never 500: the
   client has the only copy. A missing tenant is the client's error; anything else that is missing,
   such as a file, is the node's.
+- A client of Flight SQL asks and never sends rows, so its codes are those that gRPC has for each
+  kind of error.
 - A query past its timeout is 504: an immediate retry does not help, and neither do fewer requests.
 """
 
@@ -24,6 +26,7 @@ from thermocline.errors import (
     NotFound,
     Overloaded,
     PreconditionFailed,
+    QueryCancelled,
     QueryTimeout,
     TenantNotFound,
     ThermoclineError,
@@ -34,6 +37,7 @@ from thermocline.errors import (
 
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 3, 5, 7, 8
 UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 12, 14, 16
+CANCELLED, DEADLINE_EXCEEDED, ABORTED, INTERNAL, DATA_LOSS = 1, 4, 10, 13, 15
 RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 1, 5  # OTLP clients stop retrying after 10
 
 
@@ -45,6 +49,7 @@ class ErrorAnswer:
     otlp_status: int
     grpc_code: int
     exit_code: int
+    flight_code: int
 
     @property
     def is_retried(self) -> bool:
@@ -58,21 +63,22 @@ class ErrorAnswer:
 
 
 ERROR_TABLE: Mapping[type[ThermoclineError], ErrorAnswer] = {
-    #                             HTTP OTLP  gRPC              exit
-    ThermoclineError: ErrorAnswer(500, 503, UNAVAILABLE, 1),
-    Invalid: ErrorAnswer(400, 400, INVALID_ARGUMENT, 2),
-    BodyTooLarge: ErrorAnswer(413, 413, RESOURCE_EXHAUSTED, 2),
-    Unauthenticated: ErrorAnswer(401, 401, UNAUTHENTICATED, 9),
-    Forbidden: ErrorAnswer(403, 403, PERMISSION_DENIED, 9),
-    NotFound: ErrorAnswer(404, 503, UNAVAILABLE, 3),
-    TenantNotFound: ErrorAnswer(404, 404, NOT_FOUND, 3),
-    Conflict: ErrorAnswer(409, 503, UNAVAILABLE, 4),
-    PreconditionFailed: ErrorAnswer(412, 503, UNAVAILABLE, 4),
-    Overloaded: ErrorAnswer(429, 429, UNAVAILABLE, 5),
-    QueryTimeout: ErrorAnswer(504, 429, UNAVAILABLE, 5),
-    Unavailable: ErrorAnswer(503, 503, UNAVAILABLE, 6),
-    Unsupported: ErrorAnswer(501, 503, UNAVAILABLE, 7),
-    Corruption: ErrorAnswer(500, 503, UNAVAILABLE, 8),
+    #                             HTTP OTLP  gRPC              exit  Flight SQL
+    ThermoclineError: ErrorAnswer(500, 503, UNAVAILABLE, 1, INTERNAL),
+    Invalid: ErrorAnswer(400, 400, INVALID_ARGUMENT, 2, INVALID_ARGUMENT),
+    BodyTooLarge: ErrorAnswer(413, 413, RESOURCE_EXHAUSTED, 2, INVALID_ARGUMENT),
+    Unauthenticated: ErrorAnswer(401, 401, UNAUTHENTICATED, 9, UNAUTHENTICATED),
+    Forbidden: ErrorAnswer(403, 403, PERMISSION_DENIED, 9, PERMISSION_DENIED),
+    NotFound: ErrorAnswer(404, 503, UNAVAILABLE, 3, NOT_FOUND),
+    TenantNotFound: ErrorAnswer(404, 404, NOT_FOUND, 3, NOT_FOUND),
+    Conflict: ErrorAnswer(409, 503, UNAVAILABLE, 4, ABORTED),
+    PreconditionFailed: ErrorAnswer(412, 503, UNAVAILABLE, 4, ABORTED),
+    Overloaded: ErrorAnswer(429, 429, UNAVAILABLE, 5, RESOURCE_EXHAUSTED),
+    QueryTimeout: ErrorAnswer(504, 429, UNAVAILABLE, 5, DEADLINE_EXCEEDED),
+    Unavailable: ErrorAnswer(503, 503, UNAVAILABLE, 6, UNAVAILABLE),
+    QueryCancelled: ErrorAnswer(503, 503, UNAVAILABLE, 6, CANCELLED),
+    Unsupported: ErrorAnswer(501, 503, UNAVAILABLE, 7, UNIMPLEMENTED),
+    Corruption: ErrorAnswer(500, 503, UNAVAILABLE, 8, DATA_LOSS),
 }
 
 

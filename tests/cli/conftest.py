@@ -72,8 +72,8 @@ class Shell:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def ok(self, *words: str, typed: str | None = None) -> Ran:
-        ran = self.run(*words, typed=typed)
+    def ok(self, *words: str) -> Ran:
+        ran = self.run(*words)
         assert ran.code == 0, ran.err
         return ran
 

@@ -9,7 +9,8 @@ from fixtures.wal import calm, ticks
 from thermocline.node import Node
 from thermocline.server.access.keys import KeyStore
 
-ANY = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--api", "127.0.0.1:0")
+NAMES = ("http", "grpc", "flight", "api")
+ANY = tuple(word for name in NAMES for word in (f"--{name}", "127.0.0.1:0"))
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_where_there_is_no_data_yet_a_start_would_make_it(shell):
 def test_a_port_that_is_taken_fails_and_is_named(shell):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = ("doctor", "--http", address, "--grpc", "off", "--api", "off")
+        words = ("doctor", "--http", address, "--grpc", "off", "--api", "off", "--flight", "off")
         ran = shell.run(*words, "--json")
         assert ran.code == 1
         assert ran.json()["status"] == "fail"
@@ -98,7 +99,7 @@ def test_A14_files_that_others_may_read_are_a_warning(node):
 
 
 def test_an_unprotected_address_fails(node):
-    ran = node.run("doctor", "--data", "node", *ANY[:4], "--api", "0.0.0.0:0", "--json")
+    ran = node.run("doctor", "--data", "node", *ANY[:6], "--api", "0.0.0.0:0", "--json")
     assert ran.code == 1
     assert looks(ran)["protection"]["status"] == "fail"
 

@@ -47,7 +47,8 @@ def test_D11_rows_set_aside_are_told_by_repair_inspect_health_and_metrics(namele
 
 
 def test_D05_a_start_that_fails_prints_its_error_and_nothing_of_the_engine(nameless):
-    addresses = [word for name in ("http", "grpc", "api") for word in (f"--{name}", "127.0.0.1:0")]
+    names = ("http", "grpc", "api", "flight")
+    addresses = [word for name in names for word in (f"--{name}", "127.0.0.1:0")]
     command = [sys.executable, "-m", "thermocline.cli.main", "serve", "--data", str(nameless)]
     done = subprocess.run(command + addresses, capture_output=True, text=True, check=False)
     assert done.returncode == 8

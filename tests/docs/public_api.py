@@ -15,7 +15,6 @@ INNER |= {
     "release_pins",
     "register_broken",
     "write_one",
-    "admit_writes",
     "write_many",
     "read_page",
 }

@@ -153,7 +153,7 @@ def test_the_compose_file_is_reached_from_this_machine_alone_and_has_a_key():
     node, first = composed["services"]["node"], composed["services"]["first-key"]
     assert all(str(port).startswith("127.0.0.1:") for port in node["ports"])
     settings = node_settings({}, node["environment"])
-    assert exposed_listeners(settings) == ["http", "grpc", "api"]
+    assert exposed_listeners(settings) == ["http", "grpc", "api", "flight"]
     check_exposure(settings, has_keys=True)
     assert "key create --first" in first["command"][0]
     assert node["depends_on"]["first-key"]["condition"] == "service_completed_successfully"

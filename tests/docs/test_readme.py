@@ -127,7 +127,8 @@ def test_the_entity_example_runs_twice_with_an_embedded_postgres():
 def test_the_served_example_answers_what_an_exporter_sent(tmp_path):
     serve, ask = [line[2:] for line in blocks("console")[0].splitlines()]
     words = shlex.split(serve, comments=True)
-    ports = [word for name in ("http", "grpc", "api") for word in (f"--{name}", "127.0.0.1:0")]
+    names = ("http", "grpc", "api", "flight")
+    ports = [word for name in names for word in (f"--{name}", "127.0.0.1:0")]
     command = [sys.executable, "-m", "thermocline.cli.main", *words[1:], *ports]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as node:
         started = [json.loads(node.stderr.readline()) for _ in ("listening", "ready")]

@@ -26,7 +26,8 @@ RECORDS_PER_REQUEST = 20
 WAIT_S = 60.0
 ANSWER_S = 20.0
 SCRIPT = Path(__file__).parent / "moody_node.py"
-OPTIONS = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--api", "127.0.0.1:0")
+NAMES = ("http", "grpc", "api", "flight")
+OPTIONS = tuple(word for name in NAMES for word in (f"--{name}", "127.0.0.1:0"))
 COUNT = (
     "select count(*) as n, count(distinct body) as d, max(cast(body as bigint)) as top from logs"
 )

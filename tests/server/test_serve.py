@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from pathlib import Path
@@ -335,7 +336,8 @@ def test_with_a_key_and_tls_another_address_is_served_and_a_reload_takes_a_new_c
         pass
     made = KeyStore(str(tmp_path / "data")).create_first()
     words = ("--tls-certificate", str(pem), "--tls-key", str(secret))
-    words += ("--http", "0.0.0.0:0", "--api", "0.0.0.0:0", "--grpc", "0.0.0.0:0")
+    names = ("http", "api", "grpc", "flight")
+    words += tuple(word for name in names for word in (f"--{name}", "0.0.0.0:0"))
     with ServedNode(tmp_path / "data", *words) as node:
         node.ready()
         context = ssl.create_default_context(cafile=str(pem))
@@ -359,6 +361,7 @@ def test_with_a_key_and_tls_another_address_is_served_and_a_reload_takes_a_new_c
             with pytest.raises(grpc.RpcError) as caught:
                 export(b"", timeout=30)
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert select_over_flight(node.port("flight"), pem, made.text) == [(1,)]
         (tmp_path / "new").mkdir()
         for new, old in zip(certificate(tmp_path / "new"), (pem, secret), strict=True):
             old.write_bytes(new.read_bytes())
@@ -370,7 +373,27 @@ def test_with_a_key_and_tls_another_address_is_served_and_a_reload_takes_a_new_c
                 "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
             )
             export(b"", metadata=[("authorization", f"Bearer {made.text}")], timeout=90)
+        assert select_over_flight(node.port("flight"), pem, made.text) == [(1,)]
         assert node.stop() == 0
+
+
+def select_over_flight(port, pem, key):
+    """Return the rows of a query over Flight SQL with TLS and a key as the password."""
+    import adbc_driver_flightsql.dbapi as flight_sql
+
+    options = {
+        "username": "anyone",
+        "password": key,
+        "adbc.flight.sql.client_option.tls_root_certs": pem.read_text(),
+    }
+    with (
+        closing(
+            flight_sql.connect(f"grpc+tls://localhost:{port}", options, autocommit=True)
+        ) as connection,
+        closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute("select 1 as a")
+        return cursor.fetchall()
 
 
 def is_taken(node, number):

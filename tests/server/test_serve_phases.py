@@ -20,7 +20,7 @@ from thermocline.server.start import serve as module
 from thermocline.server.start import startup_checks
 from thermocline.server.start.serve import NodeServer
 
-LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "api": "127.0.0.1:0"}
+LOCAL = dict.fromkeys(("http", "grpc", "api", "flight"), "127.0.0.1:0")
 
 
 def asked(port, path, body=None):

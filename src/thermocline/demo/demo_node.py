@@ -24,7 +24,7 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 POLL_S = 0.05
 LINES_SHOWN_MAX = 5
-PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320})
+PORTS = MappingProxyType({"http": 4318, "grpc": 4317, "api": 4320, "flight": 4322})
 # Below the ephemeral ports, so that no other process gets the port between two starts.
 OTHER_PORTS = range(20_000, 32_000)
 TRIES_MAX = 100

@@ -23,6 +23,7 @@ from thermocline.cli.node.node_options import (
     ApiOption,
     ConfigOption,
     DataOption,
+    FlightOption,
     GrpcOption,
     HttpOption,
     SetOption,
@@ -69,6 +70,7 @@ def doctor(
     http: HttpOption = None,
     grpc: GrpcOption = None,
     api: ApiOption = None,
+    flight: FlightOption = None,
     set: SetOption = None,  # noqa: A002  the option's name
     json: JsonOption = False,
 ) -> None:
@@ -78,7 +80,9 @@ def doctor(
     """
     looks = list(_check_process())
     try:
-        settings = settings_from(config, set, data=data, http=http, grpc=grpc, api=api)
+        settings = settings_from(
+            config, set, data=data, http=http, grpc=grpc, api=api, flight=flight
+        )
     except ThermoclineError as error:
         looks.append(_failed_check("settings", error))
     else:

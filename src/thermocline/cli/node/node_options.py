@@ -45,6 +45,10 @@ ApiOption = Annotated[
     str | None,
     typer.Option("--api", metavar="ADDRESS", help="The address of SQL and health, or off."),
 ]
+FlightOption = Annotated[
+    str | None,
+    typer.Option("--flight", metavar="ADDRESS", help="The address of Arrow Flight SQL, or off."),
+]
 
 
 def settings_from(

@@ -17,6 +17,7 @@ from thermocline.cli.node.node_options import (
     ApiOption,
     ConfigOption,
     DataOption,
+    FlightOption,
     GrpcOption,
     HttpOption,
     SetOption,
@@ -39,6 +40,7 @@ def serve(
     http: HttpOption = None,
     grpc: GrpcOption = None,
     api: ApiOption = None,
+    flight: FlightOption = None,
     tls_certificate: Annotated[
         str | None,
         typer.Option("--tls-certificate", metavar="FILE", help="The certificate, in PEM."),
@@ -68,6 +70,7 @@ def serve(
             http=http,
             grpc=grpc,
             api=api,
+            flight=flight,
             tls_certificate=tls_certificate,
             tls_key=tls_key,
             allow_insecure=allow_insecure or None,

@@ -253,7 +253,7 @@ COMMANDS: CommandList = (
     (
         "publish",
         publish,
-        ("thermocline table publish prices", "thermocline table publish s3://bucket/prices --json"),
+        ("thermocline table publish prices", "thermocline table publish prices --lease 60d --json"),
     ),
     (
         "fsck",

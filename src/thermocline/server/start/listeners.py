@@ -21,6 +21,7 @@ from thermocline.server.otlp.memory_budget import MemoryBudget
 from thermocline.server.start.api_listener import ApiListener, bind_error
 
 if TYPE_CHECKING:
+    from thermocline.server.flight.listener import FlightListener
     from thermocline.server.otlp.grpc import OtlpGrpc
     from thermocline.server.start.serve import NodeServer
 
@@ -30,11 +31,11 @@ class BoundListener:
 
     def __init__(
         self,
-        listener: "OtlpHttp | OtlpGrpc | ApiListener",
+        listener: "OtlpHttp | OtlpGrpc | ApiListener | FlightListener",
         address: Address,
         parts: ApiContext | None = None,
     ) -> None:
-        """`parts` is the context of the API's listener."""
+        """`parts` is the context of a listener that runs queries."""
         self._listener = listener
         self._address = address
         self.parts = parts
@@ -80,6 +81,9 @@ def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, 
             made["grpc"] = _make_grpc(server, receiver, settings.grpc)
     if settings.api is not None:
         made["api"] = _make_api(server, budget, settings.api)
+    if settings.flight is not None:
+        parts = made["api"].parts if "api" in made else None
+        made["flight"] = _make_flight(server, parts, budget, settings.flight)
     return queue, made
 
 
@@ -146,3 +150,31 @@ def _make_api(server: "NodeServer", budget: MemoryBudget, address: Address) -> B
         certificate=settings.tls_certificate,
     )
     return BoundListener(listener, address, app.state.parts)
+
+
+def _make_flight(
+    server: "NodeServer", parts: ApiContext | None, budget: MemoryBudget, address: Address
+) -> BoundListener:
+    """Return the listener of Flight SQL; it shares the parts of the API, if there is one."""
+    from thermocline.server.flight.listener import FlightListener
+
+    if parts is None:
+        parts = ApiContext(
+            server.gateway,
+            server.guard,
+            server.quotas,
+            server.metrics,
+            server.log,
+            health=server.health,
+            settings=server.settings,
+            audit=server.audit,
+            budget=budget,
+        )
+    certificate = server.certificate
+    listener = FlightListener(
+        parts,
+        address,
+        connections_max=server.settings.connections_max,
+        credentials=None if certificate is None else certificate.grpc_credentials(),
+    )
+    return BoundListener(listener, address, parts)

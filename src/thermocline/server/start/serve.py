@@ -1,7 +1,7 @@
 """Runs a node: opens it, starts its listeners, checks its health, and stops it without data loss.
 
 In:   settings; signals
-Out:  three listeners on one event loop; an exit code
+Out:  four listeners on one event loop; an exit code
 
 - The listeners answer from the start. While the journal is replayed, which may take seconds, they
   answer 503 with `Retry-After`, and health reports the progress.

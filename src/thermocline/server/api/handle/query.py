@@ -35,6 +35,7 @@ from thermocline.errors import (
 )
 from thermocline.query.worker.pool import QueryPool
 from thermocline.query.worker.running_query import RunningQuery
+from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.parameters import parse_parameters
@@ -76,10 +77,12 @@ async def query(call: ApiRequest, send: Send) -> None:
             raise
         finally:
             await answering.close()
-            _record_end(call, admitted, error or answering.error)
+            record_end(call.parts, admitted, error or answering.error, call.request_id)
 
 
-def _record_end(call: ApiRequest, one: RunningQuery, error: BaseException | None) -> None:
+def record_end(
+    parts: ApiContext, one: RunningQuery, error: BaseException | None, request_id: str = ""
+) -> None:
     """Count a query's outcome, and keep its error for `GET /api/v1/queries/{id}`."""
     outcome, failed = "ok", None
     seconds = time.monotonic() - one.started_s
@@ -91,10 +94,10 @@ def _record_end(call: ApiRequest, one: RunningQuery, error: BaseException | None
     if isinstance(error, ThermoclineError):
         error.facts["query_id"] = one.query_id
     if isinstance(error, Exception) and not isinstance(error, ClientGone):
-        problem = problem_of(error, call.request_id)
+        problem = problem_of(error, request_id)
         failed = QueryState(one.query_id, "failed", round(seconds, 3), problem)
-    call.parts.failed_queries.record_end(one.tenant, one.query_id, failed)
-    call.parts.metrics.count_query(outcome, seconds)
+    parts.failed_queries.record_end(one.tenant, one.query_id, failed)
+    parts.metrics.count_query(outcome, seconds)
 
 
 class _QueryAnswer:
@@ -162,7 +165,7 @@ class _QueryAnswer:
                 pending = b""
                 size_bytes += len(part)
                 if size_bytes > ANSWER_BYTES_MAX:
-                    raise _answer_too_large()
+                    raise answer_too_large()
                 if part:
                     yield part
         yield pending + encoder.end(is_truncated=bool(self.is_truncated))
@@ -267,7 +270,8 @@ def _read_first_rows(
     return kept, False
 
 
-def _answer_too_large() -> Overloaded:
+def answer_too_large() -> Overloaded:
+    """Return the error of an answer that is larger than the limit."""
     return Overloaded(
         "the answer is larger than the limit",
         hint="select fewer rows, or only the first ones with rows_max",

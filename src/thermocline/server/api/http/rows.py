@@ -14,7 +14,7 @@ Out:  rows for `LakeTable.write`; `Invalid` with the line of an error
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ VALUE_BYTES = 64  # the least memory of a decoded JSON value
 DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
 FIXED_BYTES_MAX = 32  # the widest fixed-width value is a decimal
 OFFSET_BYTES = 8
+_CONTINUATION = b"\xff\xff\xff\xff"
 
 Row = dict[str, Any]
 
@@ -205,6 +206,21 @@ def arrow_rows(data: bytes) -> pa.Table:
             hint="send a complete stream in Arrow's stream format",
             why=str(error).splitlines()[0][:200] if str(error) else "",
         ) from error
+
+
+def join_messages(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the Arrow stream of messages that came as header and body; `Invalid` if one is cut."""
+    joined = []
+    try:
+        for header, body in parts:
+            if _message_body_bytes(header) != len(body):
+                raise Invalid("an Arrow message has no whole body", hint="send it completely")
+            padded = header + b"\0" * (-len(header) % 8)
+            joined += [_CONTINUATION, len(padded).to_bytes(4, "little"), padded, body]
+    except (struct.error, IndexError) as error:
+        hint = "send the messages of Arrow's stream format"
+        raise Invalid("a message is not one of Arrow", hint=hint) from error
+    return b"".join([*joined, _CONTINUATION, bytes(4)])
 
 
 def _check_type(kind: pa.DataType, column: str, *, is_inside: bool = False) -> None:

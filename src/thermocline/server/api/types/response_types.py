@@ -362,11 +362,11 @@ class EntityAnswerResponse(EntityResponse):
 
 
 class EntityWritten(Struct):
-    """The result of a write; `deed` is created, replaced, patched, deleted or checked."""
+    """The result of a write; replacing an entity that does not exist creates it."""
 
     id: str
     ver: int
-    deed: str
+    deed: Literal["created", "replaced", "patched", "deleted"]
 
 
 class BulkResult(Struct):

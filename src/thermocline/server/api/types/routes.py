@@ -411,22 +411,7 @@ def _collection_routes() -> Iterator[ApiRoute]:
         body=request_types.BulkRequest,
         is_raw=True,
         errors=(404, 409, 412, 429, 503),
-        request_headers=("Idempotency-Key",),
         description=f"{WRITTEN} With `atomic` a failure names its `item` and nothing is done.",
-    )
-    yield ApiRoute(
-        "POST",
-        f"{API}/transaction",
-        "ingest",
-        "transaction",
-        "Write entities of several types: all or none",
-        response_types.BulkDone,
-        run=entity.transact,
-        body=request_types.TransactionRequest,
-        is_raw=True,
-        errors=(404, 409, 412, 429, 503),
-        request_headers=("Idempotency-Key",),
-        description=f"{WRITTEN} A failure names its `item` and nothing is done.",
     )
     yield ApiRoute(
         "POST",
@@ -480,7 +465,6 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         status=201,
         errors=(404, 409, 429, 503),
         headers=("ETag", "Location"),
-        request_headers=("Idempotency-Key",),
         **writing,
     )
     yield ApiRoute(
@@ -493,7 +477,7 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         run=entity.replace,
         errors=(201, 404, 409, 412, 429, 503),
         headers=("ETag",),
-        request_headers=("If-Match", "If-None-Match", "Idempotency-Key"),
+        request_headers=("If-Match", "If-None-Match"),
         **writing,
     )
     yield ApiRoute(
@@ -504,11 +488,10 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         "Merge a patch (RFC 7386) into an entity",
         response_types.EntityWritten,
         run=entity.patch,
-        params_type=request_types.PatchParams,
         body_types=(MERGE_PATCH, JSON),
-        errors=(201, 404, 409, 412, 429, 503),
+        errors=(404, 409, 412, 429, 503),
         headers=("ETag",),
-        request_headers=("If-Match", "Idempotency-Key"),
+        request_headers=("If-Match",),
         **writing,
     )
     yield ApiRoute(
@@ -520,7 +503,7 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         response_types.EntityWritten,
         run=entity.delete,
         errors=(404, 409, 412, 429, 503),
-        request_headers=("If-Match", "Idempotency-Key"),
+        request_headers=("If-Match",),
         description=WRITTEN,
     )
 

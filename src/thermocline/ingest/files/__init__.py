@@ -1,1 +1,0 @@
-"""Files of rows: found, their columns inferred, read as batches that fit a table."""
