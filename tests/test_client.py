@@ -202,25 +202,6 @@ def test_one_program_runs_embedded_and_over_http_with_equal_answers(node, embedd
         assert one == other, place
 
 
-def test_the_client_has_every_method_that_an_embedded_lake_shows():
-    from thermocline.lake import Lake
-    from thermocline.lake_table import LakeTable
-
-    # Of the files beneath a table, and of the process that owns it: they do not travel.
-    embedded_only = {
-        "add_column", "append", "append_parquet", "at", "checkpoint", "create", "flush_hot",
-        "fsck", "held", "hot", "open", "pin", "rename_column", "root", "scan",
-        "set_overlap", "set_retention", "snapshot", "spec", "submit", "to_arrow", "widen_column",
-    }  # fmt: skip
-    shown = {name for name in dir(LakeTable) if not name.startswith("_")} - embedded_only
-    methods = {name for name in shown if callable(getattr(LakeTable, name))}
-    assert methods <= set(dir(ClientTable))
-    of_lake = ("tables", "table", "create_table", "sql", "sql_reader", "answer", "cancel")
-    for name in (*of_lake, "flush", "close"):
-        assert hasattr(Lake, name)
-        assert hasattr(Client, name)
-
-
 def test_A02_a_key_that_is_none_or_may_not_is_the_same_kind_of_error(node):
     with Client(node.url) as nobody, pytest.raises(Unauthenticated):
         nobody.tables()

@@ -343,3 +343,32 @@ def test_a_client_has_entities_without_a_driver_of_postgres():
     words = [sys.executable, "-c", program]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_transactions_upserts_and_idempotency_keys_are_equal_on_both_sides(
+    client, embedded, new_type
+):
+    for lake in (embedded, client):
+        orders = lake.register(new_type, ORDER)
+        other = f"{new_type[:40]}_c"
+        lake.register(other, CUSTOMER)
+        made = orders.create({"status": "open"}, idempotency_key=f"{new_type}-1")
+        assert orders.create({"status": "open"}, idempotency_key=f"{new_type}-1") == made
+        assert orders.upsert("o", {"status": "open"}).deed is OperationKind.CREATE
+        assert orders.upsert("o", {"quantity": 1}, 1).deed is OperationKind.PATCH
+        operations = [
+            {"type": new_type, "op": "check", "id": "o", "if_match": 2},
+            {"type": other, "op": "create", "document": {"name": "Ada"}},
+            {"type": new_type, "op": "delete", "id": made.id},
+        ]
+        first = lake.transact(operations, idempotency_key=f"{new_type}-2")
+        assert [one.deed.value for one in first] == ["checked", "created", "deleted"]
+        assert lake.transact(operations, idempotency_key=f"{new_type}-2") == first
+        with pytest.raises(NotFound) as caught:
+            lake.transact([operations[1], {"type": new_type, "op": "delete", "id": made.id}])
+        assert caught.value.facts["item"] == 1
+        assert len(lake.entity(other).page().entities) == 1
+        (checked,) = orders.bulk([{"op": "check", "id": "o"}])
+        assert checked == WriteResult("o", 2, OperationKind.CHECK)
+        with pytest.raises(Invalid):
+            orders.delete("o", idempotency_key="a b")

@@ -48,6 +48,8 @@ EXCEPTIONS = {
         "to_polars": EXACT,
         "block_writes": OF_THE_ROOMS,
         "mark_dropped": OF_THE_ROOMS,
+        "append_csv": OF_THE_FILES,  # `write` takes rows
+        "append_json": OF_THE_FILES,
         "append_parquet": OF_THE_FILES,
         "checkpoint": OF_THE_FILES,
         "create": OF_THE_FILES,
@@ -69,6 +71,7 @@ EXCEPTIONS = {
     },
     ClientTable: {},
     EntityTable: {
+        "admit_writes": OF_THE_ROOMS,
         "evict": OF_THE_ROOMS,
         "export_if_due": OF_THE_ROOMS,
         "forget": OF_THE_ROOMS,

@@ -166,6 +166,12 @@ def check_lake_table(world, table):
     assert table.to_arrow().num_rows == rows + 1
 
 
+def dropped_name(world):
+    name = lake_table(world).name
+    world.lake.drop_table(name)
+    return name
+
+
 def client_table(world):
     return world.client.table(lake_table(world).name)
 
@@ -276,6 +282,16 @@ VALID_OF = {
     "Session.deregister": {"name": lambda _: "prices"},
     "Lake.create_table": {"name": lambda world: world.name()},
     "Lake.table": {"name": lambda world: lake_table(world).name},
+    "Lake.rename_table": {
+        "name": lambda world: lake_table(world).name,
+        "to": lambda world: world.name(),
+    },
+    "Lake.copy_table": {
+        "name": lambda world: lake_table(world).name,
+        "to": lambda world: world.name(),
+    },
+    "Lake.drop_table": {"name": lambda world: lake_table(world).name},
+    "Lake.undrop_table": {"name": dropped_name},
     "Lake.entity": {"name": lambda _: "customer"},
     "Lake.register": {"name": lambda _: "customer", "document": lambda _: CUSTOMER},
 }

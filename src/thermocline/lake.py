@@ -8,7 +8,7 @@ Out:  `Lake` and `LakeTable`, with one interface to hot and cold rows
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
@@ -42,6 +42,7 @@ from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
     from thermocline.entity.types import EntityCatalog
+    from thermocline.hot.postgres.store.operation import WriteResult
 
 
 class LakeHost(Protocol):
@@ -318,6 +319,17 @@ class Lake:
             from thermocline.entity.types import open_without_postgres
 
             return open_without_postgres(self._catalog, name, error)
+
+    def transact(
+        self, operations: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+    ) -> "list[WriteResult]":
+        """Write entities of several types in one transaction: all of them or none.
+
+        An operation is a dict like in `bulk`, with the name of its `type`. A failure is raised with
+        the operation's index as the fact `item`. If a transaction with the same `idempotency_key`
+        has been committed, nothing is written again, and the answer is the one of that time.
+        """
+        return self.entities.transact(operations, idempotency_key=idempotency_key)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

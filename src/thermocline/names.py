@@ -29,6 +29,7 @@ OPERATIONS_MAX = 10_000  # of one bulk request
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
 OTLP_IDEMPOTENCY_KEY_LENGTH_MAX = 255
 HTTP_IDEMPOTENCY_KEY_LENGTH_MAX = 200
+HTTP_IDEMPOTENCY_KEY = rf"[\x21-\x7e]{{1,{HTTP_IDEMPOTENCY_KEY_LENGTH_MAX}}}"
 
 API_KEY_ID = "[a-z0-9]{8}"
 API_KEY = f"tck_({API_KEY_ID})_[A-Za-z0-9_-]{{43}}"
@@ -66,6 +67,17 @@ def parse_id(value: Any) -> str:
     if value != value.strip() or not value.isprintable():
         raise _id_error("an id is printable, without blanks at its ends", ascii(value)[:80])
     return value
+
+
+def parse_idempotency_key(value: Any) -> str:
+    """Return a client's idempotency key of a write of entities; `Invalid` for another value."""
+    if isinstance(value, str) and re.fullmatch(HTTP_IDEMPOTENCY_KEY, value):
+        return value
+    raise Invalid(
+        "the idempotency key is not valid",
+        hint="use 1 to 200 visible ASCII characters, such as a UUID, another for each request",
+        characters_max=HTTP_IDEMPOTENCY_KEY_LENGTH_MAX,
+    )
 
 
 def _id_error(expected: str, got: str) -> Invalid:

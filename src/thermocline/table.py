@@ -216,8 +216,54 @@ class TimeSeriesTable:
         `CoverageOverlapError` names the buckets that the table already holds.
         """
         options = AppendOptions(overlap, evolve, txn)
-        paths = list_paths(source, "source")
+        paths = _expand_folders(list_paths(source, "source"))
         return self.cold.append_files(paths, options, link=check_flag(link, "link"))[1]
+
+    def append_csv(
+        self,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        types: Mapping[str, pa.DataType | str] | None = None,
+        overlap: str | None = None,
+        evolve: bool = False,
+        txn: tuple[str, int] | None = None,
+    ) -> AppendReport:
+        """Append CSV files, folders of them, or patterns, in one commit.
+
+        Each value is stored exactly, or the error names file, line, column and reason and no row is
+        appended. A file may be compressed with gzip; `.tsv` files have tabs. `types` declares the
+        types of columns that the table does not have yet (with `evolve`, or at the first append);
+        without it all cells of a column decide. Times are read as everywhere.
+        """
+        return self._append_texts("csv", source, types, AppendOptions(overlap, evolve, txn))
+
+    def append_json(
+        self,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        types: Mapping[str, pa.DataType | str] | None = None,
+        overlap: str | None = None,
+        evolve: bool = False,
+        txn: tuple[str, int] | None = None,
+    ) -> AppendReport:
+        """Append files with a JSON object on each line, or one array of objects; as `append_csv`.
+
+        Every digit of a number is kept.
+        """
+        return self._append_texts("json", source, types, AppendOptions(overlap, evolve, txn))
+
+    def _append_texts(
+        self, file_format: str, source: Any, types: Any, options: AppendOptions
+    ) -> AppendReport:
+        from thermocline.ingest.files.input_files import find_input_files
+        from thermocline.ingest.files.open_rows import open_file_rows
+
+        if types is not None and not isinstance(types, Mapping):
+            hint = "pass a dict of types by name, such as {'close': 'float64'}"
+            raise wrong_kind("not the types of columns", hint, "types", types)
+        files = find_input_files(list_paths(source, "source"), file_format)
+        rows = open_file_rows(files, self.cold.state(), types=types, evolve=options.evolve)
+        return self.cold.append_batches(rows.schema, rows.batches, options)[1]
 
     def append(
         self,
@@ -643,6 +689,21 @@ class TimeSeriesTable:
         from thermocline.show import table_html
 
         return table_html(self.held(), self.root())
+
+
+def _expand_folders(paths: Sequence[str]) -> list[str]:
+    """Return the paths, with the Parquet files of each folder in its place."""
+    if not any(os.path.isdir(path) for path in paths):
+        return list(paths)
+    from thermocline.ingest.files.input_files import find_input_files
+
+    found: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            found += [file.path for file in find_input_files([path], "parquet")]
+        else:
+            found.append(path)
+    return found
 
 
 def survey_loss(

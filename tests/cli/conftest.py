@@ -72,8 +72,8 @@ class Shell:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def ok(self, *words: str) -> Ran:
-        ran = self.run(*words)
+    def ok(self, *words: str, typed: str | None = None) -> Ran:
+        ran = self.run(*words, typed=typed)
         assert ran.code == 0, ran.err
         return ran
 

@@ -8,7 +8,6 @@ import pytest
 
 import thermocline as tc
 from thermocline.cli.argument import (
-    find_files,
     parse_at,
     parse_entity,
     parse_parameter,
@@ -16,7 +15,7 @@ from thermocline.cli.argument import (
     parse_txn,
 )
 from thermocline.cold.coverage_report import report_coverage
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid
 from thermocline.format.instant import Nanoseconds
 from thermocline.format.types import parse_type
 
@@ -112,14 +111,3 @@ def test_one_entity_column_needs_no_name_even_if_the_value_has_an_equals_sign(tm
     found = held_by(tmp_path, symbol=["a=b", "c"])
     assert parse_entity(["a=b"], found) == {"symbol": "a=b"}
     assert parse_entity(["symbol=c"], found) == {"symbol": "c"}
-
-
-def test_files_are_each_taken_once_and_a_name_with_a_bracket_is_a_name(tmp_path):
-    for name in ("a.parquet", "b.parquet", "[c].parquet"):
-        (tmp_path / name).touch()
-    one = str(tmp_path / "[c].parquet")
-    assert find_files([one]) == [one]
-    found = find_files([str(tmp_path / "b.parquet"), str(tmp_path / "?.parquet")])
-    assert found == [str(tmp_path / "b.parquet"), str(tmp_path / "a.parquet")]
-    with pytest.raises(NotFound):
-        find_files([str(tmp_path / "x*.parquet")])

@@ -30,7 +30,7 @@ def test_a_compaction_says_what_it_did_and_then_that_there_is_nothing_to_do(mark
     table = tc.TimeSeriesTable.open(market.folder / "prices")
     table.append(table.to_arrow(end="2024-06-01T01:00:00Z"), overlap="allow")
     table.append(table.to_arrow(end="2024-06-01T01:00:00Z"), overlap="allow")
-    assert "segments are 1" in market.ok("table", "compact", "prices").out
+    assert "6 segments are 2" in market.ok("table", "compact", "prices").out
     assert "nothing to compact" in market.ok("table", "compact", "prices").out
     assert market.ok("table", "compact", "prices", "--json").json()["commits"] == 0
     assert market.ok("table", "info", "prices", "--json").json()["rows"] > before

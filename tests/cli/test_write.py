@@ -47,12 +47,57 @@ def test_a_pattern_that_matches_nothing_is_not_found(incoming):
     assert "july-*.parquet" in ran.told()[1]
 
 
-def test_a_folder_is_not_a_file_and_the_way_out_is_said(incoming):
+def test_a_folder_is_all_files_below_it_in_one_commit(incoming):
     create(incoming)
-    (incoming.folder / "june").mkdir()
-    ran = incoming.run("table", "append", "prices", "june")
+    nested = incoming.folder / "june" / "early"
+    nested.mkdir(parents=True)
+    for day in ("june-01", "june-02"):
+        (incoming.folder / f"{day}.parquet").rename(nested / f"{day}.parquet")
+    (nested / "_note.parquet").write_text("not one of them")
+    assert incoming.ok("table", "append", "prices", "june", "--json").json()["rows"] == 96
+    (incoming.folder / "empty").mkdir()
+    ran = incoming.run("table", "append", "prices", "empty")
     assert ran.code == 2
-    assert "june/*.parquet" in ran.told()[2]
+    assert "name files" in ran.told()[2]
+
+
+CSV = "ts,symbol,close,n\n2024-07-01T00:00:00Z,NVDA,1.5,1\n2024-07-01T01:00:00Z,AMD,2,\n"
+
+
+def test_csv_and_json_lines_are_appended_without_spark(incoming):
+    create(incoming)
+    (incoming.folder / "a.csv").write_text(CSV)
+    (incoming.folder / "b.ndjson").write_text(
+        '{"ts": "2024-07-02", "symbol": "NVDA", "close": 3, "n": 9007199254740993}\n'
+    )
+    told = incoming.ok("table", "append", "prices", "a.csv", "b.ndjson", "--json").json()
+    assert (told["rows"], told["files"], told["version"]) == (3, 2, 2)
+    words = ("table", "append", "prices", "-", "--input-format", "csv", "--overlap", "replace")
+    assert incoming.ok(*words, typed=CSV).out.startswith("appended 2 rows from 1 file, replacing")
+    answer = incoming.ok("sql", "select close, n from prices order by ts", "--format", "csv").out
+    assert answer.splitlines() == ["close,n", "1.5,1", "2.0,", "3.0,9007199254740993"]
+    ran = incoming.run("table", "append", "prices", "-", typed=CSV)
+    assert "--input-format" in ran.told()[2]
+
+
+def test_one_bad_row_refuses_every_file_and_names_its_place(incoming):
+    create(incoming)
+    (incoming.folder / "a.csv").write_text(CSV)
+    (incoming.folder / "b.csv").write_text(
+        CSV.replace("07-01", "07-03").replace("Z,AMD,2,", "Z,AMD,2,2.7")
+    )
+    incoming.ok("table", "append", "prices", "a.csv", "--column-type", "n=int32")
+    ran = incoming.run("table", "append", "prices", "b.csv")
+    why = ran.told()[1]
+    assert ran.code == 2
+    assert "b.csv" in why
+    assert "line: 3" in why
+    assert "column n (int32)" in why
+    assert count(incoming) == 2
+    (incoming.folder / "c.csv").write_text("ts,symbol,venue\n2024-07-05,AMD,X\n")
+    assert "--drift" in incoming.run("table", "append", "prices", "c.csv").told()[2]
+    incoming.ok("table", "append", "prices", "c.csv", "--evolve")
+    assert count(incoming) == 3
 
 
 def test_an_overlap_is_refused_in_three_lines_and_the_hint_is_an_option(incoming):

@@ -15,6 +15,7 @@ INNER |= {
     "release_pins",
     "register_broken",
     "write_one",
+    "admit_writes",
     "write_many",
     "read_page",
 }

@@ -128,4 +128,5 @@ def test_the_bytes_of_every_migration_that_was_released_are_frozen():
     assert [(one.name, one.checksum[:16]) for one in KNOWN] == [
         ("001_tenant", "d14517450f066694"),
         ("002_floor", "2831e35d915b66d7"),
+        ("003_write_request", "71f469c17901ca97"),
     ]

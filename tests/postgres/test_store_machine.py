@@ -35,7 +35,9 @@ operations = st.one_of(
     st.builds(
         Operation, st.sampled_from([OperationKind.CREATE, OperationKind.REPLACE]), KEYS, documents
     ),
-    st.builds(Operation, st.just(OperationKind.PATCH), KEYS, patches),
+    st.builds(
+        Operation, st.sampled_from([OperationKind.PATCH, OperationKind.UPSERT]), KEYS, patches
+    ),
     st.builds(Operation, st.just(OperationKind.DELETE), KEYS),
 )
 
@@ -53,6 +55,8 @@ class Model:
             document = operation.document
         elif operation.kind is OperationKind.PATCH and present:
             document = merge_patch(self.rows[key], operation.document)
+        elif operation.kind is OperationKind.UPSERT:
+            document = merge_patch(self.rows.get(key, {}), operation.document)
         else:
             document = None
         if operation.kind is OperationKind.CREATE and present:
@@ -72,7 +76,8 @@ class Model:
         return ver + 1
 
     def _is_bad(self, document):
-        return "extra" in document and not self.has_extra
+        is_early = "extra" in document and not self.has_extra
+        return is_early or "status" not in document
 
 
 class Machine(RuleBasedStateMachine):

@@ -402,3 +402,49 @@ def test_entities_are_rows_of_sql_and_of_a_scan(orders):
     assert "thermocline-as-of" in answer.headers
     assert "thermocline-warning" not in answer.headers
     assert orders.post("scan", {"columns": ["nothing"]}).status_code == 400
+
+
+def test_a_write_with_an_idempotency_key_happens_once(orders):
+    key = {"Idempotency-Key": "req-1"}
+    first = orders.create({"status": "open"}, **key)
+    again = orders.create({"status": "open"}, **key)
+    assert (first.status_code, again.json()) == (201, first.json())
+    other = orders.create({"status": "late"}, **key)
+    assert (other.status_code, "another request" in other.json()["detail"]) == (400, True)
+    assert orders.client.get(orders.path, params={"total": True}).json()["total"] == 1
+    assert orders.create({"status": "open"}, **{"Idempotency-Key": "a b"}).status_code == 400
+
+
+def test_a_patch_with_upsert_creates_a_missing_entity(orders):
+    def upsert(change):
+        return orders.client.patch(
+            f"{orders.path}/a", params={"upsert": True}, json=change, headers={}
+        )
+
+    assert (upsert({"status": "open"}).status_code, upsert({"quantity": 1}).status_code) == (
+        201,
+        200,
+    )
+    assert orders.read("a").json()["document"] == {"status": "open", "quantity": 1}
+    assert orders.patch("b", {"status": "open"}).status_code == 404
+
+
+def test_a_transaction_writes_several_types_or_nothing(orders, client, new_type):
+    customers = f"{new_type[:40]}_c"
+    assert client.post(f"/api/v1/entities/{customers}/schema", json=CUSTOMER).status_code == 200
+
+    def transact(*operations, **headers):
+        return client.post(
+            "/api/v1/transaction", json={"operations": operations}, headers=named(headers)
+        )
+
+    customer = {"type": customers, "op": "create", "id": "ada", "document": {"name": "Ada"}}
+    order = {"type": new_type, "op": "upsert", "id": "o", "document": {"status": "open"}}
+    failed = transact(customer, order, {"type": new_type, "op": "check", "id": "p"})
+    assert (failed.status_code, failed.json()["facts"]["item"]) == (404, 2)
+    assert orders.read("o").status_code == 404
+    for _ in range(2):
+        done = transact(customer, order, Idempotency_Key="t-1")
+        assert [one["deed"] for one in done.json()["results"]] == ["created", "created"]
+    assert transact({**order, "type": "no_such"}).status_code == 404
+    assert transact({"op": "delete", "id": "o"}).status_code == 400

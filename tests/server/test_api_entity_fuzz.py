@@ -7,14 +7,20 @@ from hypothesis import HealthCheck, given, settings
 
 from fixtures.entities import ORDER, entity_node
 from fixtures.postgres import postgres_run, postgres_server
-from server.test_api_openapi import CHECKS, EXAMPLES_MAX, check_examples, page_examples
+from server.test_api_openapi import (
+    CHECKS,
+    ENTITY_PATHS,
+    EXAMPLES_MAX,
+    check_examples,
+    page_examples,
+)
 from thermocline.server.api.types.openapi import document
 from thermocline.server.api.types.routes import ROUTES
 
 __all__ = ["entity_node", "postgres_run", "postgres_server"]
 
 PATH = "/api/v1/entities/order"
-MINE = [route for route in ROUTES if route.path.startswith("/api/v1/entities")]
+MINE = [route for route in ROUTES if route.path.startswith(ENTITY_PATHS)]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from thermocline.server.api.types.routes import ROUTES
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES_MAX = 15
+ENTITY_PATHS = ("/api/v1/entities", "/api/v1/transaction", "/api/v1/feed")
 
 
 def breaks_nothing(context, response, case):
@@ -115,7 +116,7 @@ def test_answers_are_what_the_document_says(node):
     told = document(ROUTES)
     with node.client() as client:
         for route in ROUTES:
-            is_other = "{query_id}" in route.path or route.path.startswith("/api/v1/entities")
+            is_other = "{query_id}" in route.path or route.path.startswith(ENTITY_PATHS)
             if route.method != "GET" or is_other or not route.run:
                 continue
             params = {
@@ -162,7 +163,7 @@ def page_examples(*, is_entity):
     page = (REPOSITORY / "docs" / "api.md").read_text()
     found = re.findall(r"```http\n(\w+) (\S+)\n(.*?)\n?```\n+```json\n(.*?)```", page, re.DOTALL)
     assert len(found) >= 10
-    return [one for one in found if one[1].startswith("/api/v1/entities") == is_entity]
+    return [one for one in found if one[1].startswith(ENTITY_PATHS) == is_entity]
 
 
 def test_the_page_in_the_documents_has_requests_and_answers_that_are_so(node):

@@ -22,10 +22,10 @@ from thermocline.errors import (
 )
 from thermocline.format.bucket import Bucket
 from thermocline.format.log.action import TableSpec
+from thermocline.ingest.files.input_files import find_input_files
 from thermocline.pipeline.backfill import job as backfill_module
 from thermocline.pipeline.backfill import quarantine as quarantine_module
 from thermocline.pipeline.backfill import task as fill_module
-from thermocline.pipeline.backfill.input_files import find_input_files
 from thermocline.pipeline.backfill.job import backfill
 from thermocline.pipeline.run.job import ignore_progress
 

@@ -7,9 +7,7 @@ Out:  values: versions and instants, entities, parameters, types, files
 - A word that cannot be parsed is `Invalid`, and the hint shows the syntax.
 """
 
-import glob
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.errors import Invalid, NotFound, ThermoclineError
+from thermocline.errors import Invalid, ThermoclineError
 
 if TYPE_CHECKING:
     from thermocline.cold.coverage_report import CoverageReport
@@ -255,21 +253,13 @@ def parse_parameter(text: str) -> Any:
     return moment
 
 
-def find_files(words: Iterable[str]) -> list[str]:
-    """Return the files that paths and patterns name, each once, patterns in order of name."""
-    found: dict[str, None] = {}
-    for word in words:
-        matches = [word]
-        if not os.path.exists(word) and glob.has_magic(word):
-            matches = sorted(glob.glob(word, recursive=True))
-        if not matches:
-            raise NotFound("no file matches", hint="check the pattern", pattern=word)
-        for path in matches:
-            if os.path.isdir(path):
-                raise Invalid(
-                    "this is a folder, not a Parquet file",
-                    hint=f"name the files in it: {os.path.join(path, '*.parquet')}",
-                    path=path,
-                )
-            found[path] = None
-    return list(found)
+def parse_types(given: Iterable[str]) -> dict[str, str]:
+    """Return the declared types by the names of their columns."""
+    found = {}
+    for one in given:
+        name, sign, kind = one.partition("=")
+        if not (name and sign and kind):
+            hint = "write NAME=TYPE, such as --column-type close=double"
+            raise Invalid("expected a column and its type", hint=hint, got=one)
+        found[name] = kind
+    return found

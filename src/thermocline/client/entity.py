@@ -50,14 +50,16 @@ from thermocline.hot.postgres.store.operation import (
     OperationKind,
     StoredEntity,
     WriteResult,
+    parse_typed_operations,
 )
-from thermocline.names import parse_id
+from thermocline.names import parse_id, parse_idempotency_key
 
 MERGE_PATCH = "application/merge-patch+json"
 _REQUESTS = {
     OperationKind.CREATE: ("POST", JSON),
     OperationKind.REPLACE: ("PUT", JSON),
     OperationKind.PATCH: ("PATCH", MERGE_PATCH),
+    OperationKind.UPSERT: ("PATCH", MERGE_PATCH),
     OperationKind.DELETE: ("DELETE", JSON),
 }
 
@@ -93,38 +95,58 @@ class ClientEntityTable(EntityInterface):
 
     # Writing.
 
-    def write_one(self, operation: Operation) -> WriteResult:
-        """Run one operation, in a separate request."""
+    def write_one(self, operation: Operation, *, idempotency_key: str | None = None) -> WriteResult:
+        """Run one operation, in a separate request; with an idempotency key it is retried."""
+        if operation.kind is OperationKind.CHECK:
+            (result,) = self.write_many([operation], atomic=True, idempotency_key=idempotency_key)
+            assert isinstance(result, WriteResult)
+            return result
         method, media = _REQUESTS[operation.kind]
         is_new = operation.kind is OperationKind.CREATE
         path = self._path if is_new else self._address(operation.id)
         content = b"" if method == "DELETE" else json_bytes(operation.document)
-        headers = {"Content-Type": media}
+        headers = {"Content-Type": media, **idempotency_header(idempotency_key)}
         if operation.if_match is not None:
             headers["If-Match"] = f'"{operation.if_match}"'
-        params = {"id": operation.id} if is_new else None
-        answer = self._wire.send(method, path, params=params, content=content, headers=headers)
-        return _parse_written(decode(answer.content))
+        params: dict[str, Any] = {}
+        if is_new and not (operation.has_new_key and idempotency_key is not None):
+            params = {"id": operation.id}  # else a retry with another new key would differ
+        if operation.kind is OperationKind.UPSERT:
+            params = {"upsert": True}
+        answer = self._wire.send(
+            method,
+            path,
+            params=params,
+            content=content,
+            headers=headers,
+            is_repeatable=idempotency_key is not None,
+        )
+        return parse_written(decode(answer.content))
 
     def write_many(
-        self, operations: Sequence[Operation], *, atomic: bool
+        self, operations: Sequence[Operation], *, atomic: bool, idempotency_key: str | None = None
     ) -> list[WriteResult | ThermoclineError]:
         """Run operations in order, in one request and one transaction."""
         results: list[WriteResult | ThermoclineError | None] = [None] * len(operations)
         bodies: dict[int, dict[str, Any]] = {}
         for place, operation in enumerate(operations):
             try:
-                bodies[place] = _operation_body(operation)
+                bodies[place] = operation_body(operation, is_retried=idempotency_key is not None)
             except Invalid as error:
                 if atomic:
                     error.facts.setdefault("item", place)
                     raise
                 results[place] = error
         content = encode_text({"atomic": atomic, "operations": list(bodies.values())}).encode()
-        headers = {"Content-Type": JSON}
-        answer = self._wire.send("POST", f"{self._path}/bulk", content=content, headers=headers)
+        answer = self._wire.send(
+            "POST",
+            f"{self._path}/bulk",
+            content=content,
+            headers={"Content-Type": JSON, **idempotency_header(idempotency_key)},
+            is_repeatable=idempotency_key is not None,
+        )
         for place, data in zip(bodies, decode(answer.content)["results"], strict=True):
-            results[place] = problem_error(data["error"]) if data["error"] else _parse_written(data)
+            results[place] = problem_error(data["error"]) if data["error"] else parse_written(data)
         return [result for result in results if result is not None]
 
     # Reading.
@@ -268,9 +290,41 @@ def _type_path(name: str) -> str:
     return f"/api/v1/entities/{quote_part(name)}"
 
 
-def _operation_body(operation: Operation) -> dict[str, Any]:
-    made: dict[str, Any] = {"op": operation.kind.verb, "id": operation.id}
-    if operation.kind is not OperationKind.DELETE:
+def transact_over(
+    wire: Wire, operations: Sequence[Any], idempotency_key: str | None
+) -> list[WriteResult]:
+    """Run operations of several types in one request and one transaction."""
+    bodies = []
+    is_retried = idempotency_key is not None
+    for place, one in enumerate(parse_typed_operations(operations)):
+        try:
+            bodies.append(
+                {"type": one.type, **operation_body(one.operation, is_retried=is_retried)}
+            )
+        except Invalid as error:
+            error.facts.setdefault("item", place)
+            raise
+    answer = wire.send(
+        "POST",
+        "/api/v1/transaction",
+        content=encode_text({"operations": bodies}).encode(),
+        headers={"Content-Type": JSON, **idempotency_header(idempotency_key)},
+        is_repeatable=is_retried,
+    )
+    return [parse_written(one) for one in decode(answer.content)["results"]]
+
+
+def idempotency_header(key: str | None) -> dict[str, str]:
+    """Return the header of an idempotency key; none without a key."""
+    return {} if key is None else {"Idempotency-Key": parse_idempotency_key(key)}
+
+
+def operation_body(operation: Operation, *, is_retried: bool) -> dict[str, Any]:
+    """Return an operation as JSON; with `is_retried` the node generates the key of a new entity."""
+    made: dict[str, Any] = {"op": operation.kind.verb}
+    if not (operation.has_new_key and is_retried):
+        made["id"] = operation.id
+    if operation.kind not in (OperationKind.DELETE, OperationKind.CHECK):
         data = json_bytes(operation.document)
         decode(data)  # malformed JSON would make the whole request malformed
         made["document"] = msgspec.Raw(data)
@@ -279,7 +333,8 @@ def _operation_body(operation: Operation) -> dict[str, Any]:
     return made
 
 
-def _parse_written(data: Mapping[str, Any]) -> WriteResult:
+def parse_written(data: Mapping[str, Any]) -> WriteResult:
+    """Return the result of a write in an answer."""
     return WriteResult(data["id"], data["ver"], OperationKind(data["deed"]))
 
 

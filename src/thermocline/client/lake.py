@@ -26,6 +26,7 @@ from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
+    from thermocline.hot.postgres.store.operation import WriteResult
 
 TIMEOUT_S_DEFAULT = 90.0
 ANSWER_BYTES_MAX = 2 << 30
@@ -162,6 +163,17 @@ class Client:
         from thermocline.client.entity import ClientEntityTable
 
         return ClientEntityTable(self._wire, name)
+
+    def transact(
+        self, operations: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+    ) -> "list[WriteResult]":
+        """Write entities of several types in one transaction: all of them or none.
+
+        See `Lake.transact`. With an `idempotency_key` the request is retried until the timeout.
+        """
+        from thermocline.client.entity import transact_over
+
+        return transact_over(self._wire, operations, idempotency_key)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

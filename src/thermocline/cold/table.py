@@ -9,7 +9,7 @@ Out:  new versions; states; rows of exactly one version
 - Safe to use from many threads and processes at once; the log decides which writer was first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -203,12 +203,17 @@ class ColdTable:
         self, data: pa.RecordBatchReader, options: AppendOptions
     ) -> tuple[TableState, AppendReport]:
         """Do what `append` does; return what was written, too."""
+        return self.append_batches(data.schema, read_row_stream(data), options)
+
+    def append_batches(
+        self, arrow: pa.Schema, batches: Iterable[pa.RecordBatch], options: AppendOptions
+    ) -> tuple[TableState, AppendReport]:
+        """Append batches of these columns in one commit; an error of the batches appends none."""
 
         def fill(stage: Stage, state: TableState) -> None:
-            columns = plan_columns(state, [data.schema], evolve=options.evolve)
-            stage.schemas.append(data.schema)
-            spec = _writing_spec(state, options)
-            stage.write_batches(read_row_stream(data), columns.schema, spec)
+            columns = plan_columns(state, [arrow], evolve=options.evolve)
+            stage.schemas.append(arrow)
+            stage.write_batches(batches, columns.schema, _writing_spec(state, options))
 
         return self._append(fill, options)
 

@@ -75,6 +75,7 @@ from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.idempotency import remove_old_requests
 from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
     Operation,
@@ -173,11 +174,15 @@ class EntityTable(EntityInterface):
     # Writing.
 
     def write_many(
-        self, operations: Sequence[Operation], *, atomic: bool
+        self, operations: Sequence[Operation], *, atomic: bool, idempotency_key: str | None = None
     ) -> list[WriteResult | ThermoclineError]:
         """Run operations in order, in one transaction; return the result of each."""
-        self._change_limit.admit(len(operations))
-        return self.store.write_many(operations, atomic=atomic)
+        self.admit_writes(len(operations))
+        return self.store.write_many(operations, atomic=atomic, idempotency_key=idempotency_key)
+
+    def admit_writes(self, count: int) -> None:
+        """Count writes to come; `Overloaded` if too many changes wait for an export."""
+        self._change_limit.admit(count)
 
     # Reading.
 
@@ -368,8 +373,11 @@ class EntityTable(EntityInterface):
     def forget(self) -> int:
         """Forget the deleted keys above `gone_keys_max`; return how many. See `forget.py`.
 
+        Idempotency keys that are too old are forgotten, too.
         Every export calls it. If writers hold the lock, the next export tries again.
         """
+        with suppress(ThermoclineError):
+            self.store.pool.run(self.store.tenant, remove_old_requests)
         with suppress(ThermoclineError):
             return forget(self.store, self.settings.gone_keys_max)
         return 0

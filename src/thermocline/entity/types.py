@@ -10,6 +10,8 @@ Out:  `EntityTable`s
 """
 
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thermocline.cold.catalog import Catalog
@@ -26,6 +28,12 @@ from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.registry import Evolve, TypeRegistry
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.operation import (
+    TypedOperation,
+    WriteResult,
+    parse_typed_operations,
+)
+from thermocline.hot.postgres.store.transact import transact
 
 
 class EntityCatalog:
@@ -79,6 +87,21 @@ class EntityCatalog:
     def names(self) -> list[str]:
         """Return the names of all types, in order."""
         return self.registry.names()
+
+    def transact(
+        self,
+        operations: Sequence[TypedOperation | Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+    ) -> list[WriteResult]:
+        """Run operations of several types in one transaction; see `transact.py`."""
+        parsed = parse_typed_operations(operations)
+        counts = Counter(one.type for one in parsed)
+        tables = {name: self.table(name) for name in counts}
+        for name, table in tables.items():
+            table.admit_writes(counts[name])
+        stores = {name: table.store for name, table in tables.items()}
+        return transact(stores, parsed, idempotency_key=idempotency_key)
 
     def _lake_table(self, name: str) -> ColdTable:
         self.registry.layout(name)  # create no table for a type that does not exist

@@ -9,11 +9,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from thermocline.errors import Invalid
 from thermocline.format.argument import wrong_kind
 
 
 def open_relation(rows: pa.Table, connection: Any = None) -> duckdb.DuckDBPyRelation:
     """Return rows as a relation of a connection, or of DuckDB's default one."""
+    if not rows.num_columns:
+        hint = "name one column at least"
+        raise Invalid("a relation of DuckDB needs a column", hint=hint, columns=[])
     if connection is None:
         return duckdb.from_arrow(rows)
     if not isinstance(connection, duckdb.DuckDBPyConnection):

@@ -1,4 +1,4 @@
-"""Commands about entities: create, get, replace, patch, delete, list, history, export, import.
+"""Commands about entities: each write and read of them, transactions, history, export, import.
 
 - They call a node, or open a lake that no other process has open; see `target.py`.
 - Documents come from a file or stdin (`-`), as JSON, and keep every digit both ways.
@@ -42,6 +42,14 @@ IfMatchOption = Annotated[
     int | None,
     typer.Option("--if-match", metavar="N", help="Only if this is still the entity's version."),
 ]
+IdempotencyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--idempotency-key",
+        metavar="KEY",
+        help="A retry with the same key writes nothing again and prints the first answer.",
+    ),
+]
 
 
 @expand_options
@@ -51,6 +59,7 @@ def create(
     id: Annotated[  # noqa: A002
         str | None, typer.Option("--id", metavar="ID", help="Its key; generated if omitted.")
     ] = None,
+    idempotency_key: IdempotencyOption = None,
     *,
     target: EntityTarget,
     json: JsonOption = False,
@@ -58,7 +67,8 @@ def create(
     """Create an entity. A key that exists is a conflict."""
     data = read_bytes(document)
     with target.open() as opened:
-        _print_written(type, opened.entity(type).create(data, id), is_json=json)
+        done = opened.entity(type).create(data, id, idempotency_key=idempotency_key)
+        _print_written(type, done, is_json=json)
 
 
 @expand_options
@@ -98,6 +108,7 @@ def replace(
     id: IdArgument,  # noqa: A002
     document: DocumentArgument,
     if_match: IfMatchOption = None,
+    idempotency_key: IdempotencyOption = None,
     *,
     target: EntityTarget,
     json: JsonOption = False,
@@ -105,7 +116,9 @@ def replace(
     """Replace an entity's document, or create the entity."""
     data = read_bytes(document)
     with target.open() as opened:
-        _print_written(type, opened.entity(type).replace(id, data, if_match), is_json=json)
+        write = opened.entity(type).replace
+        done = write(id, data, if_match, idempotency_key=idempotency_key)
+        _print_written(type, done, is_json=json)
 
 
 @expand_options
@@ -116,6 +129,7 @@ def patch(
         str, typer.Argument(metavar="PATCH", help="A file with a JSON merge patch; - is stdin.")
     ],
     if_match: IfMatchOption = None,
+    idempotency_key: IdempotencyOption = None,
     *,
     target: EntityTarget,
     json: JsonOption = False,
@@ -123,7 +137,57 @@ def patch(
     """Change some properties of an entity; null removes one."""
     data = read_bytes(document)
     with target.open() as opened:
-        _print_written(type, opened.entity(type).patch(id, data, if_match), is_json=json)
+        write = opened.entity(type).patch
+        done = write(id, data, if_match, idempotency_key=idempotency_key)
+        _print_written(type, done, is_json=json)
+
+
+@expand_options
+def upsert(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    document: Annotated[
+        str, typer.Argument(metavar="PATCH", help="A file with a JSON merge patch; - is stdin.")
+    ],
+    if_match: IfMatchOption = None,
+    idempotency_key: IdempotencyOption = None,
+    *,
+    target: EntityTarget,
+    json: JsonOption = False,
+) -> None:
+    """Change some properties of an entity, or create the entity from them."""
+    data = read_bytes(document)
+    with target.open() as opened:
+        write = opened.entity(type).upsert
+        done = write(id, data, if_match, idempotency_key=idempotency_key)
+        _print_written(type, done, is_json=json)
+
+
+@expand_options
+def transact(
+    operations: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATIONS", help="A file with a JSON list of operations; - is stdin."
+        ),
+    ],
+    idempotency_key: IdempotencyOption = None,
+    *,
+    target: EntityTarget,
+    json: JsonOption = False,
+) -> None:
+    """Write entities of several types: all or none. Each operation names its type."""
+    from thermocline.contract.document.text import decode
+
+    given = decode(read_bytes(operations))
+    with target.open() as opened:
+        done = opened.transact(given, idempotency_key=idempotency_key)
+    if json:
+        results = [{"id": one.id, "ver": one.ver, "deed": one.deed.value} for one in done]
+        print_exact_json({"results": results})
+        return
+    for one in done:
+        print_line(f"{one.deed.value} {one.id} (version {one.ver:,})")
 
 
 @expand_options
@@ -131,13 +195,15 @@ def delete(
     type: TypeArgument,  # noqa: A002
     id: IdArgument,  # noqa: A002
     if_match: IfMatchOption = None,
+    idempotency_key: IdempotencyOption = None,
     *,
     target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
     """Delete an entity. Versions of the lake that have it keep it."""
     with target.open() as opened:
-        _print_written(type, opened.entity(type).delete(id, if_match), is_json=json)
+        done = opened.entity(type).delete(id, if_match, idempotency_key=idempotency_key)
+        _print_written(type, done, is_json=json)
 
 
 @expand_options
@@ -274,6 +340,19 @@ COMMANDS: CommandList = (
     ),
     ("replace", replace, ("thermocline entity replace order o-1 order.json --if-match 3",)),
     ("patch", patch, ("echo '{\"note\": null}' | thermocline entity patch order o-1 -",)),
+    (
+        "upsert",
+        upsert,
+        ('echo \'{"status": "open"}\' | thermocline entity upsert order o-1 -',),
+    ),
+    (
+        "transact",
+        transact,
+        (
+            "thermocline entity transact operations.json --idempotency-key 8f14e45f",
+            "thermocline entity transact - < operations.json",
+        ),
+    ),
     ("delete", delete, ("thermocline entity delete order o-1 --if-match 4",)),
     (
         "list",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.argument import FormatOption, JsonOption, Overlap, expand_options
+from thermocline.cli.argument import FormatOption, JsonOption, Overlap, expand_options, parse_types
 from thermocline.cli.pipeline.job_progress import (
     report_record,
     show_task_progress,
@@ -110,7 +110,7 @@ def backfill(
 
     more: dict[str, Any] = {} if bad_rows_max is None else {"bad_rows_max": bad_rows_max}
     more |= {"format": input_format, "on_bad": on_bad, "drift": drift, "batch_id": batch}
-    more["types"] = _parse_types(column_types or [])
+    more["types"] = parse_types(column_types or [])
     more["overlap"] = None if overlap is None else overlap.value
     with open_runner(target, master) as (site, runner):
         if dry_run:
@@ -152,18 +152,6 @@ def _raise_if_set_aside(table: str, ran: "TaskRecord") -> None:
         )
 
 
-def _parse_types(given: list[str]) -> dict[str, str]:
-    """Return the declared types by the names of their columns."""
-    found = {}
-    for one in given:
-        name, sign, kind = one.partition("=")
-        if not (name and sign and kind):
-            hint = "write NAME=TYPE, such as --column-type close=double"
-            raise Invalid("expected a column and its type", hint=hint, got=one)
-        found[name] = kind
-    return found
-
-
 def _preview(
     site: "JobWorkspace",
     table: str,
@@ -174,7 +162,7 @@ def _preview(
     is_made: bool,
 ) -> dict[str, Any]:
     """Return what a backfill would load, from the files' names and the log alone."""
-    from thermocline.pipeline.backfill.input_files import batch_name, find_input_files
+    from thermocline.ingest.files.input_files import batch_name, find_input_files
 
     found = find_input_files(sources, form)
     preview: dict[str, Any] = {

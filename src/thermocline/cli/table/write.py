@@ -5,8 +5,13 @@
 - `delete` asks for confirmation first.
 """
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import typer
@@ -21,15 +26,16 @@ from thermocline.cli.argument import (
     TableArgument,
     YesOption,
     expand_options,
-    find_files,
     parse_at,
     parse_txn,
+    parse_types,
 )
 from thermocline.cli.table.target import open_table, split_new_path
 from thermocline.cli.terminal.terminal import Progress, confirm, print_line, show_progress
 from thermocline.errors import Invalid
 
 if TYPE_CHECKING:
+    from thermocline.ingest.files.input_files import InputFile
     from thermocline.table import TimeSeriesTable
 
 
@@ -177,12 +183,27 @@ def _parse_columns(words: list[str]) -> dict[str, str]:
     return found
 
 
-def append(
-    table: TableArgument,
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES", help="Parquet files, or patterns such as june/*.parquet."),
-    ],
+@dataclass(frozen=True)
+class AppendCommandOptions:
+    """How files are read, and what their append does."""
+
+    input_format: Annotated[
+        str | None,
+        typer.Option(
+            "--input-format",
+            metavar="NAME",
+            help="parquet, csv or json; default: by the file's ending.",
+        ),
+    ] = None
+    column_types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column-type",
+            metavar="NAME=TYPE",
+            help="The type of a new column of CSV or JSON; once for each. By default all cells "
+            "decide it.",
+        ),
+    ] = None
     overlap: Annotated[
         Overlap | None,
         typer.Option(
@@ -190,51 +211,104 @@ def append(
             help="What to do about buckets already held; default: the table's policy.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     evolve: Annotated[
         bool, typer.Option("--evolve", help="Add new columns, and widen types where needed.")
-    ] = False,
+    ] = False
     link: Annotated[
         bool,
-        typer.Option("--link", help="Share the files' bytes instead of copying them."),
-    ] = False,
+        typer.Option("--link", help="Share the bytes of Parquet files instead of copying them."),
+    ] = False
     txn: Annotated[
         str | None,
         typer.Option(
             "--txn", metavar="NAME:NUMBER", help="Append once: a repeated number does nothing."
         ),
-    ] = None,
+    ] = None
+
+
+@expand_options
+def append(
+    table: TableArgument,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES",
+            help="Parquet, CSV or JSON files, folders, or patterns such as june/*.parquet; - reads "
+            "standard input.",
+        ),
+    ],
+    *,
+    options: AppendCommandOptions,
     json: JsonOption = False,
 ) -> None:
-    """Append Parquet files, all of them in one commit."""
-    from thermocline.cold.change.append import AppendOptions
-
-    given = find_files(files)
-    options = AppendOptions(overlap.value if overlap else None, evolve, parse_txn(txn))
+    """Append Parquet, CSV or JSON files, all of them in one commit. No row is set aside."""
     opened = open_table(table)
     before = opened.version()
-    with show_progress("appending") as report:
-        version = opened.cold.append_parquet(
-            _ReportedPaths(given, report), options, link=link
-        ).version
+    count, version = _append_files(opened, files, options)
     if version == before:
-        facts = {"files": len(given), "rows": 0, "segments": 0, "replaced": 0, "appended": False}
-        why = f"{txn} was already appended" if txn else "the files have no rows"
+        facts = {"files": count, "rows": 0, "segments": 0, "replaced": 0, "appended": False}
+        why = f"{options.txn} was already appended" if options.txn else "the files have no rows"
         _print_change(opened, version, f"nothing to append: {why}", facts, is_json=json)
         return
     metrics = opened.cold.log.commit(version).metrics
     rows, segments, replaced = (int(metrics[k]) for k in ("rows", "segments", "replaced"))
     facts = {
-        "files": len(given),
+        "files": count,
         "rows": rows,
         "segments": segments,
         "replaced": replaced,
         "appended": True,
     }
-    said = f"appended {_count_text(rows, 'row')} from {_count_text(len(given), 'file')}"
+    said = f"appended {_count_text(rows, 'row')} from {_count_text(count, 'file')}"
     if replaced:
         said += f", replacing rows in {_count_text(replaced, 'segment')}"
     _print_change(opened, version, said, facts, is_json=json)
+
+
+def _append_files(
+    opened: "TimeSeriesTable", words: list[str], options: AppendCommandOptions
+) -> tuple[int, int]:
+    """Append files, and return their number and the version after."""
+    from thermocline.cold.change.append import AppendOptions
+
+    overlap = options.overlap.value if options.overlap else None
+    how = AppendOptions(overlap, options.evolve, parse_txn(options.txn))
+    types = parse_types(options.column_types or ())
+    with _find_files(words, options.input_format) as files, show_progress("appending") as report:
+        if all(file.format == "parquet" for file in files) and not types:
+            paths = _ReportedPaths([file.path for file in files], report)
+            return len(files), opened.cold.append_parquet(paths, how, link=options.link).version
+        if options.link:
+            raise Invalid("only Parquet files can be linked", hint="omit --link")
+        from thermocline.ingest.files.open_rows import open_file_rows
+
+        rows = open_file_rows(
+            files, opened.cold.state(), types=types, evolve=options.evolve, progress=report
+        )
+        return len(files), opened.cold.append_batches(rows.schema, rows.batches, how)[0].version
+
+
+@contextmanager
+def _find_files(words: list[str], file_format: str | None) -> Iterator[list["InputFile"]]:
+    """Find the files that words name; standard input becomes a temporary file."""
+    from thermocline.ingest.files.input_files import InputFile, find_input_files
+
+    remote = [word for word in words if "://" in word]
+    local = [word for word in words if word not in remote]
+    found = [InputFile(word, "parquet", 0, 0) for word in remote]
+    if "-" not in local:
+        yield found + (find_input_files(local, file_format) if local else [])
+        return
+    if file_format is None:
+        hint = "give --input-format csv, json or parquet"
+        raise Invalid("the format of standard input is unknown", hint=hint)
+    with TemporaryDirectory(prefix="thermocline-") as folder:
+        path = os.path.join(folder, "stdin")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        local[local.index("-")] = path
+        yield found + find_input_files(local, file_format)
 
 
 @dataclass(frozen=True)
@@ -489,6 +563,8 @@ COMMANDS: CommandList = (
             "thermocline table append prices june.parquet",
             "thermocline table append prices 'june/*.parquet' --overlap replace",
             "thermocline table append prices june.parquet --txn nightly:20240601",
+            "thermocline table append prices june.csv --column-type close=float64",
+            "zcat june.ndjson.gz | thermocline table append prices - --input-format json",
         ),
     ),
 )

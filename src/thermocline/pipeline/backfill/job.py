@@ -13,14 +13,13 @@ Out:  one version that has all good rows, or none; bad rows in `<table>_quaranti
   between the two loses no row, and the next run of the batch stores no bad row twice.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 
 import pyarrow as pa
 
-from thermocline.cold.change.append import AppendColumns, AppendOptions, AppendPlanner, plan_columns
+from thermocline.cold.change.append import AppendColumns, AppendOptions, AppendPlanner
 from thermocline.cold.change.commit_staged import (
     adopt_staged,
     append_staged,
@@ -31,23 +30,25 @@ from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.segment.stage import StagedSegment
 from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Corruption, Invalid, OutcomeUnknown
+from thermocline.errors import Invalid, OutcomeUnknown
 from thermocline.format.log.state import TableState
-from thermocline.format.types import decode_type
-from thermocline.pipeline.backfill.bad_rows import (
+from thermocline.ingest.files.bad_rows import (
     BAD_ROWS_MAX_DEFAULT,
     BAD_ROWS_MAX_LIMIT,
     ON_BAD,
     BadRow,
     check_count,
 )
-from thermocline.pipeline.backfill.infer_columns import CountsByColumn, add_counts, infer_columns
-from thermocline.pipeline.backfill.input_files import InputFile, batch_name, find_input_files
+from thermocline.ingest.files.file_columns import (
+    check_declared,
+    declare_types,
+    unite_columns,
+)
+from thermocline.ingest.files.input_files import InputFile, batch_name, find_input_files
 from thermocline.pipeline.backfill.quarantine import quarantine_name, quarantine_rows
 from thermocline.pipeline.backfill.task import (
     BackfillContext,
     BackfillReport,
-    FileColumns,
     read_piece_columns,
     write_piece,
 )
@@ -59,7 +60,6 @@ DRIFT = ("fail", "add", "ignore")
 PIECE_BYTES = 64 << 20
 PIECES_MIN = 8
 PIECES_MAX = 2_000
-_SHORT_TYPES = {"double": "float64", "float": "float32", "text": "string", "int": "int64"}
 
 
 def backfill(
@@ -89,7 +89,7 @@ def backfill(
     check_not_entities(state.spec, "backfill")
     if on_bad == "quarantine":
         quarantine_name(table)
-    declared = _declared_types(state, types or {}, drift)
+    declared = declare_types(state, types or {}, may_add=drift == "add")
     files = find_input_files(sources, format)
     batch = batch_id or batch_name(files, state.spec.table_id)
     txn = (f"backfill:{batch}", 1)
@@ -123,29 +123,6 @@ def backfill(
         "bad_rows": len(bad),
     }
     return TaskResult(after.version, numbers)
-
-
-def _declared_types(
-    state: TableState, types: Mapping[str, str], drift: str
-) -> dict[str, pa.DataType]:
-    """Return the declared types by column; `Invalid` for a type that the table cannot take."""
-    found: dict[str, pa.DataType] = {}
-    known = state.schema.by_name
-    for name, text in types.items():
-        try:
-            kind = decode_type(_SHORT_TYPES.get(text, text))
-        except Corruption as error:
-            hint = "use a type like int64, double, string, bool, date32 or timestamp[us, tz=UTC]"
-            raise Invalid("unknown column type", hint=hint, column=name, got=text) from error
-        if name in known and not known[name].type.equals(kind):
-            hint = "omit the type: an existing column keeps its type"
-            facts = {"expected": str(known[name].type), "got": text}
-            raise Invalid("the column has another type", hint=hint, column=name, **facts)
-        if name not in known and known and drift != "add":
-            hint = "allow new columns (--drift add), or omit the type"
-            raise Invalid("the table does not have this column", hint=hint, column=name)
-        found[name] = kind
-    return found
 
 
 def _check_options(on_bad: str, drift: str, bad_rows_max: int) -> None:
@@ -196,47 +173,8 @@ def _find_columns(
             files=sum(len(piece) for piece in pieces),
             first=pieces[0][0].path,
         )
-    absent = [name for name in declared if all(name not in look.arrow.names for look in found)]
-    if absent:
-        hint = "check the name: declare types only for columns that a file has"
-        raise Invalid("no file has this column", hint=hint, column=absent[0])
-    return _unite_columns(state, found, declared)
-
-
-def _unite_columns(
-    state: TableState, found: Sequence[FileColumns], declared: Mapping[str, pa.DataType]
-) -> AppendColumns:
-    """Return the table's columns and those of all files; `Invalid` names a file that conflicts."""
-    exact = [look for look in found if look.is_exact]
-    guessed = [look for look in found if not look.is_exact]
-    parquet = [look.arrow for look in exact]
-
-    def after(*more: pa.Schema, until: int | None = None) -> AppendColumns:
-        return plan_columns(state, [*parquet[:until], *more], evolve=True)
-
-    def is_refused(*more: pa.Schema, until: int | None = None) -> bool:
-        try:
-            after(*more, until=until)
-        except Invalid:
-            return True
-        return False
-
-    counts: CountsByColumn = {}
-    for look in guessed:
-        add_counts(counts, look.counts or {})
-    columns = infer_columns(counts, state.spec, state.schema, declared)
-    try:
-        return after(*([columns] if guessed else []))
-    except Invalid as error:
-        if is_refused():
-            # A conflict stays when more files are added, so bisection finds the first such file.
-            place = bisect_left(range(len(exact)), True, key=lambda n: is_refused(until=n + 1))
-            error.facts["file"] = exact[place].path
-        else:
-            alone = [look.path for look in guessed if is_refused(look.arrow)]
-            named = [look.path for look in guessed if error.facts.get("column") in look.arrow.names]
-            error.facts["file"] = (alone or named or [look.path for look in guessed])[0]
-        raise
+    check_declared(declared, found)
+    return unite_columns(state, found, declared)
 
 
 def _gather_reports(

@@ -19,8 +19,8 @@ from thermocline.errors import Invalid
 from thermocline.format.bucket import Bucket
 from thermocline.format.instant import NS_PER_US
 from thermocline.format.log.action import TableSpec
+from thermocline.ingest.files.bad_rows import BadRow
 from thermocline.names import is_table_name
-from thermocline.pipeline.backfill.bad_rows import BadRow
 from thermocline.pipeline.run.workspace import JobWorkspace
 
 QUARANTINE_SUFFIX = "_quarantine"

@@ -25,16 +25,11 @@ from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.errors import Invalid, ThermoclineError, Unavailable
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.backfill.bad_rows import BadRow, BadRowCollector
-from thermocline.pipeline.backfill.infer_columns import (
-    CountsByColumn,
-    add_counts,
-    count_cells,
-    infer_columns,
-    parquet_columns,
-)
-from thermocline.pipeline.backfill.input_files import InputFile
-from thermocline.pipeline.backfill.parse import (
+from thermocline.ingest.files.bad_rows import BadRow, BadRowCollector
+from thermocline.ingest.files.file_columns import FileColumns, read_file_columns
+from thermocline.ingest.files.infer_columns import add_counts
+from thermocline.ingest.files.input_files import InputFile
+from thermocline.ingest.files.parse import (
     READ_ERRORS,
     ReadTarget,
     UnreadableFile,
@@ -66,24 +61,6 @@ class BackfillReport:
     failure: ThermoclineError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileColumns:
-    """The columns of files that have the same columns, and the first of these files.
-
-    A Parquet file contains its types. For other files `counts` counts their cells by kind, and
-    `arrow` has the types that these counts would give without other files.
-    """
-
-    path: str
-    arrow: pa.Schema
-    counts: CountsByColumn | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the files contain their types."""
-        return self.counts is None
-
-
 def read_piece_columns(
     spec: TableSpec,
     schema: Schema,
@@ -98,7 +75,7 @@ def read_piece_columns(
     found: list[FileColumns] = []
     for file in pieces[number]:
         try:
-            look = _read_file_columns(file, spec, schema, declared)
+            look = read_file_columns(file, spec, schema, declared)
         except (ThermoclineError, *READ_ERRORS):
             continue  # the task that reads the file reports the error
         if spec.time_column not in look.arrow.names:
@@ -111,15 +88,6 @@ def read_piece_columns(
         elif same[0].counts is not None and look.counts is not None:
             add_counts(same[0].counts, look.counts)
     return found
-
-
-def _read_file_columns(
-    file: InputFile, spec: TableSpec, schema: Schema, declared: Mapping[str, pa.DataType]
-) -> FileColumns:
-    if file.format == "parquet":
-        return FileColumns(file.path, parquet_columns(file))
-    counts = count_cells(file, spec)
-    return FileColumns(file.path, infer_columns(counts, spec, schema, declared), counts)
 
 
 def write_piece(order: BackfillContext, number: int) -> BackfillReport:

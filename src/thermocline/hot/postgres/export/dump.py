@@ -34,7 +34,10 @@ from thermocline.hot.postgres.session.transaction import Isolation
 PART_BYTES = 8 << 20
 LIMIT_S = 24 * 3_600.0
 # Order matters: referenced tables come first.
-_FIXED = ("store", "type", "type_version", "type_column", "change", "gone", "lake_head")
+_FIXED = (
+    *("store", "type", "type_version", "type_column", "change", "gone", "lake_head"),
+    "write_request",
+)
 _TABLE_NAME = re.compile("e_[1-9][0-9]{0,9}")
 _COLUMN_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 _NOT_KEPT = {("change", "xid")}

@@ -28,54 +28,110 @@ class EntityInterface(ABC):
 
     @abstractmethod
     def write_many(
-        self, operations: Sequence[Operation], *, atomic: bool
+        self, operations: Sequence[Operation], *, atomic: bool, idempotency_key: str | None = None
     ) -> list[WriteResult | ThermoclineError]:
-        """Run operations in order; with `atomic` the first failure is raised, with its index."""
+        """Run operations in order; with `atomic` the first failure is raised, with its index.
+
+        If these operations were already committed under the key, return the results of that time.
+        """
 
     @abstractmethod
     def read_page(self, request: PageRequest) -> Page:
         """Return the requested page."""
 
-    def write_one(self, operation: Operation) -> WriteResult:
+    def write_one(self, operation: Operation, *, idempotency_key: str | None = None) -> WriteResult:
         """Run one operation; raise its error."""
-        (result,) = self.write_many([operation], atomic=False)
+        (result,) = self.write_many([operation], atomic=False, idempotency_key=idempotency_key)
         if isinstance(result, ThermoclineError):
             raise result
         return result
 
-    def create(self, document: Any, id: str | None = None) -> WriteResult:  # noqa: A002
-        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one."""
-        key = new_key() if id is None else id
-        return self.write_one(Operation(OperationKind.CREATE, key, document))
+    def create(
+        self,
+        document: Any,
+        id: str | None = None,  # noqa: A002
+        *,
+        idempotency_key: str | None = None,
+    ) -> WriteResult:
+        """Create an entity; `Conflict` if the key exists. Without a key, it gets a new one.
 
-    def replace(self, id: str, document: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+        Like every write: if a write with the same `idempotency_key` has been committed, nothing is
+        written again, and the answer is the one of that time.
+        """
+        key = new_key() if id is None else id
+        operation = Operation(OperationKind.CREATE, key, document, has_new_key=id is None)
+        return self.write_one(operation, idempotency_key=idempotency_key)
+
+    def replace(
+        self,
+        id: str,  # noqa: A002
+        document: Any,
+        if_match: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> WriteResult:
         """Replace an entity's document, or create the entity.
 
         With `if_match`, the entity must have that version, else `Conflict` with the current `ver`.
         """
-        return self.write_one(Operation(OperationKind.REPLACE, id, document, if_match))
+        operation = Operation(OperationKind.REPLACE, id, document, if_match)
+        return self.write_one(operation, idempotency_key=idempotency_key)
 
-    def patch(self, id: str, merge_patch: Any, if_match: int | None = None) -> WriteResult:  # noqa: A002
+    def patch(
+        self,
+        id: str,  # noqa: A002
+        merge_patch: Any,
+        if_match: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> WriteResult:
         """Merge a patch (RFC 7386) into an entity; the result must fit the contract."""
-        return self.write_one(Operation(OperationKind.PATCH, id, merge_patch, if_match))
+        operation = Operation(OperationKind.PATCH, id, merge_patch, if_match)
+        return self.write_one(operation, idempotency_key=idempotency_key)
 
-    def delete(self, id: str, if_match: int | None = None) -> WriteResult:  # noqa: A002
+    def upsert(
+        self,
+        id: str,  # noqa: A002
+        merge_patch: Any,
+        if_match: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> WriteResult:
+        """Merge a patch into an entity like `patch`, or create the entity from it.
+
+        The result says which of both happened.
+        """
+        operation = Operation(OperationKind.UPSERT, id, merge_patch, if_match)
+        return self.write_one(operation, idempotency_key=idempotency_key)
+
+    def delete(
+        self,
+        id: str,  # noqa: A002
+        if_match: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> WriteResult:
         """Delete an entity; `NotFound` if it does not exist."""
-        return self.write_one(Operation(OperationKind.DELETE, id, None, if_match))
+        operation = Operation(OperationKind.DELETE, id, None, if_match)
+        return self.write_one(operation, idempotency_key=idempotency_key)
 
     def bulk(
-        self, operations: Sequence[Operation | Mapping[str, Any]], *, atomic: bool = True
+        self,
+        operations: Sequence[Operation | Mapping[str, Any]],
+        *,
+        atomic: bool = True,
+        idempotency_key: str | None = None,
     ) -> list[WriteResult | ThermoclineError]:
         """Run many operations in order, in one transaction; return the result of each.
 
         An operation is an `Operation`, or a dict like in the HTTP API: `op` (`create`, `replace`,
-        `patch`, `delete`), `id`, `document`, `if_match`. With `atomic` the first failure is raised,
-        with its index as the fact `item`, and nothing is written. Without it, each failure is in
-        the list at its index, and the other operations are written.
+        `patch`, `upsert`, `delete`, `check`), `id`, `document`, `if_match`. With `atomic` the first
+        failure is raised, with its index as the fact `item`, and nothing is written. Without it,
+        each failure is in the list at its index, and the other operations are written.
         """
         parsed = parse_operations(operations, atomic=atomic)
         sound = [one for one in parsed if isinstance(one, Operation)]
-        done = iter(self.write_many(sound, atomic=atomic))
+        done = iter(self.write_many(sound, atomic=atomic, idempotency_key=idempotency_key))
         return [next(done) if isinstance(one, Operation) else one for one in parsed]
 
     def page(

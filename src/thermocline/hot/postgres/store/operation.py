@@ -5,7 +5,10 @@ Out:  well-formed `Operation`s; `WriteResult` or an error for each
 
     {"op": "create", "document": {...}}   {"op": "replace", "id": "a", "document": {...}}
     {"op": "patch", "id": "a", "document": {...}, "if_match": 3}   {"op": "delete", "id": "a"}
+    {"op": "upsert", "id": "a", "document": {...}}        {"op": "check", "id": "a", "if_match": 3}
 
+- `upsert` merges like a patch if the entity exists, and creates it otherwise. `check` writes
+  nothing: the transaction fails unless the entity exists, with the version if one is named.
 - A key is checked by `names.py`: text, never null, never empty.
 """
 
@@ -13,18 +16,20 @@ import enum
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from thermocline.contract.document.text import decode
 from thermocline.errors import Invalid
-from thermocline.format.argument import check_flag, wrong_kind
-from thermocline.names import parse_id
+from thermocline.format.argument import check_flag, check_text, wrong_kind
+from thermocline.names import OPERATIONS_MAX, parse_id
 
 PATCH_NESTING_MAX = 100
 _OPERATION_FIELDS = ("op", "id", "document", "if_match")
+TYPES_MAX = 100
+_TYPED_HINT = 'pass dicts: {"type": "order", "op": "create", "document": {...}}'
 _OPERATION_HINT = 'pass a dict: {"op": "create", "id": "a", "document": {...}}'
 
 
@@ -35,6 +40,8 @@ class OperationKind(enum.Enum):
     REPLACE = "replaced"
     PATCH = "patched"
     DELETE = "deleted"
+    UPSERT = "upserted"
+    CHECK = "checked"
 
     @property
     def verb(self) -> str:
@@ -43,19 +50,22 @@ class OperationKind(enum.Enum):
 
 
 _KINDS = {kind.verb: kind for kind in OperationKind}
+_WITHOUT_DOCUMENT = (OperationKind.DELETE, OperationKind.CHECK)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One write of one entity. If `if_match` is set, the entity must have that version.
 
-    The document or patch is a JSON value, or JSON text as bytes.
+    The document or patch is a JSON value, or JSON text as bytes. `has_new_key` says that the key
+    was generated, so that a retry of the same request has another one.
     """
 
     kind: OperationKind
     id: str
     document: Any = None
     if_match: int | None = None
+    has_new_key: bool = False
 
     def __post_init__(self) -> None:
         parse_id(self.id)
@@ -82,7 +92,7 @@ class StoredEntity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """The result of one operation; a replace without an existing entity is a create."""
+    """The result of one operation; a replace or upsert of a missing entity is a create."""
 
     id: str
     ver: int
@@ -134,11 +144,59 @@ def parse_operation(given: Any) -> Operation:
     if unknown:
         raise Invalid("the operation has unknown fields", hint=_OPERATION_HINT, fields=unknown)
     kind, key = _KINDS[word], given.get("id")
-    if kind is not OperationKind.DELETE and "document" not in given:
+    if kind not in _WITHOUT_DOCUMENT and "document" not in given:
         raise Invalid("the operation has no document", hint="send one", op=word)
-    if key is None and kind is OperationKind.CREATE:
-        key = new_key()
-    return Operation(kind, parse_id(key), given.get("document"), given.get("if_match"))
+    is_new = key is None and kind is OperationKind.CREATE
+    key = new_key() if is_new else parse_id(key)
+    return Operation(kind, key, given.get("document"), given.get("if_match"), is_new)
+
+
+def check_operation_count(count: int) -> None:
+    """Raise `Invalid` for more operations than one transaction may have."""
+    if count > OPERATIONS_MAX:
+        raise Invalid(
+            "too many operations at once",
+            hint="send them in smaller parts",
+            operations=count,
+            operations_max=OPERATIONS_MAX,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TypedOperation:
+    """One operation of a transaction, with the name of its type."""
+
+    type: str
+    operation: Operation
+
+
+def parse_typed_operations(given: Any) -> list[TypedOperation]:
+    """Return the operations in a list of dicts; `Invalid` with the fact `item` for a bad one."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise wrong_kind("not operations", _TYPED_HINT, "operations", given)
+    made = []
+    for place, one in enumerate(given):
+        try:
+            made.append(one if isinstance(one, TypedOperation) else _parse_typed(one))
+        except Invalid as error:
+            error.facts.setdefault("item", place)
+            raise
+    check_operation_count(len(made))
+    names = {one.type for one in made}
+    if len(names) > TYPES_MAX:
+        hint = "split it into smaller transactions"
+        raise Invalid("too many types in one transaction", hint=hint, types_max=TYPES_MAX)
+    return made
+
+
+def _parse_typed(given: Any) -> TypedOperation:
+    if not isinstance(given, Mapping):
+        raise wrong_kind("not an operation", _TYPED_HINT, "operations", given)
+    name = given.get("type")
+    if name is None:
+        raise Invalid("the operation has no type", hint=_TYPED_HINT)
+    rest = {key: value for key, value in given.items() if key != "type"}
+    return TypedOperation(check_text(name, "type"), parse_operation(rest))
 
 
 def merge_patch(document: Any, patch: Any, *, depth: int = 0) -> Any:

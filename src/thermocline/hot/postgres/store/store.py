@@ -53,15 +53,23 @@ from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session import postgres_errors
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.idempotency import (
+    EntityWriteRequest,
+    KeyReused,
+    parse_request,
+    repeat_if_unknown,
+    run_once,
+)
 from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
     Operation,
     OperationKind,
     StoredEntity,
     WriteResult,
+    check_operation_count,
     merge_patch,
 )
-from thermocline.names import OPERATIONS_MAX, parse_id
+from thermocline.names import parse_id
 
 T = TypeVar("T")
 RELOADS_MAX = 3
@@ -71,6 +79,9 @@ ATTEMPTS_MAX = 10
 ColdReader = Callable[[Connection, Sequence[str]], Mapping[str, tuple[int, Json]]]
 """Reads (schema_version, document) of keys whose rows are only in the lake, as of `lake_head`."""
 
+_MERGING = (OperationKind.PATCH, OperationKind.UPSERT)
+_NEEDING_ROW = (OperationKind.PATCH, OperationKind.DELETE, OperationKind.CHECK)
+_WITHOUT_WHOLE_DOCUMENT = (*_MERGING, OperationKind.DELETE, OperationKind.CHECK)
 OperationResult = WriteResult | ThermoclineError
 NumberedOperation = tuple[int, Operation]
 _encoder = msgspec.json.Encoder()
@@ -106,29 +117,30 @@ class EntityStore(EntityInterface):
         return self._layout
 
     def write_many(
-        self, operations: Sequence[Operation], *, atomic: bool
+        self, operations: Sequence[Operation], *, atomic: bool, idempotency_key: str | None = None
     ) -> list[WriteResult | ThermoclineError]:
         """Run many operations in order, in one transaction; return the result of each."""
-        if len(operations) > OPERATIONS_MAX:
-            raise Invalid(
-                "too many operations at once",
-                hint="send them in smaller parts",
-                operations=len(operations),
-                operations_max=OPERATIONS_MAX,
-            )
+        check_operation_count(len(operations))
+        request = parse_request(idempotency_key, [(self.type_name, one) for one in operations])
         if atomic or not operations:
-            return self._write(operations, is_atomic=True)
+            return self._write(operations, request, is_atomic=True)
         try:
-            return self._write(operations, is_atomic=False)
+            return self._write(operations, request, is_atomic=False)
+        except KeyReused:
+            raise
         except Invalid as error:
             if len(operations) == 1:
                 return [error]
-            # PostgreSQL refused one value, and with it the statement that had all of them.
-            return [self._write_alone(operation) for operation in operations]
+            # PostgreSQL refused one value, and with it the statement that had all of them. Each
+            # operation gets a key derived from the request's, so that a retry repeats none.
+            keys = [None if request is None else request.key_of(n) for n in range(len(operations))]
+            return [self._write_alone(one, key) for one, key in zip(operations, keys, strict=True)]
 
-    def _write_alone(self, operation: Operation) -> WriteResult | ThermoclineError:
+    def _write_alone(
+        self, operation: Operation, idempotency_key: str | None
+    ) -> WriteResult | ThermoclineError:
         try:
-            return self.write_one(operation)
+            return self.write_one(operation, idempotency_key=idempotency_key)
         except Unavailable:
             raise
         except ThermoclineError as error:
@@ -174,28 +186,59 @@ class EntityStore(EntityInterface):
         return self._targets[name]
 
     def _write(
-        self, operations: Sequence[Operation], *, is_atomic: bool
+        self,
+        operations: Sequence[Operation],
+        request: EntityWriteRequest | None,
+        *,
+        is_atomic: bool,
     ) -> list[WriteResult | ThermoclineError]:
         tries = count()
 
         def write(layout: Layout, connection: Connection) -> list[WriteResult | ThermoclineError]:
-            writer = OperationWriter(
-                connection, layout, self._cold, is_atomic=is_atomic, is_careful=next(tries) > 0
+            is_careful = next(tries) > 0
+            return run_once(
+                connection,
+                request,
+                lambda: self.write_in(
+                    connection, layout, operations, is_atomic=is_atomic, is_careful=is_careful
+                ),
             )
-            try:
-                results = writer.write(operations)
-            except Invalid as error:
-                if is_outdated(connection, layout):
-                    raise StaleLayout from error
-                raise
-            is_doubted = any(isinstance(result, Invalid) for result in results)
-            if is_doubted and is_outdated(connection, layout):
-                raise StaleLayout
-            return results
 
-        return self.run_with_layout(
-            lambda layout: self.pool.run(self.tenant, lambda connection: write(layout, connection))
+        return repeat_if_unknown(
+            request,
+            lambda: self.run_with_layout(
+                lambda layout: self.pool.run(
+                    self.tenant, lambda connection: write(layout, connection)
+                )
+            ),
         )
+
+    def write_in(
+        self,
+        connection: Connection,
+        layout: Layout,
+        operations: Sequence[Operation],
+        *,
+        is_atomic: bool,
+        is_careful: bool,
+    ) -> list[WriteResult | ThermoclineError]:
+        """Run operations in the caller's transaction; `StaleLayout` if it must start again.
+
+        With `is_careful`, keys to create are looked up in the lake first.
+        """
+        writer = OperationWriter(
+            connection, layout, self._cold, is_atomic=is_atomic, is_careful=is_careful
+        )
+        try:
+            results = writer.write(operations)
+        except Invalid as error:
+            if is_outdated(connection, layout):
+                raise StaleLayout from error
+            raise
+        is_doubted = any(isinstance(result, Invalid) for result in results)
+        if is_doubted and is_outdated(connection, layout):
+            raise StaleLayout
+        return results
 
     def run_with_layout(self, work: Callable[[Layout], T]) -> T:
         """Run `work` with the cached layout; reload it and run again if it is out of date."""
@@ -282,7 +325,7 @@ class OperationWriter:
         looked_at = [
             operation.id for _, operation in wave if operation.kind is not OperationKind.CREATE
         ]
-        with_documents = any(operation.kind is OperationKind.PATCH for _, operation in wave)
+        with_documents = any(operation.kind in _MERGING for _, operation in wave)
         found = self._lock_rows(looked_at, with_documents=with_documents) if looked_at else {}
         plan = _Plan()
         for place, operation in wave:
@@ -330,10 +373,12 @@ class OperationWriter:
         """Add the write of an operation to the plan, given the locked row or None."""
         key, kind = operation.id, operation.kind
         if row is None:
-            if kind in (OperationKind.PATCH, OperationKind.DELETE):
+            if kind in _NEEDING_ROW:
                 raise self._missing_error(key)
             if operation.if_match is not None:
                 raise _version_conflict(operation, None)
+            if kind is OperationKind.UPSERT:
+                checked = self._validate(merge_patch({}, operation.value))
             document = _require_document(checked)
             version = self._layout.contract.version
             # The insert determines the version.
@@ -343,10 +388,13 @@ class OperationWriter:
         ver, schema_version = row[:2]
         if operation.if_match not in (None, ver):
             raise _version_conflict(operation, ver)
+        if kind is OperationKind.CHECK:
+            return WriteResult(key, ver, kind)  # the row stays locked until the transaction ends
         if kind is OperationKind.DELETE:
             plan.deletes.append({"id": key, "ver": ver + 1})
             return WriteResult(key, ver + 1, kind)
-        if kind is OperationKind.PATCH:
+        if kind in _MERGING:
+            kind = OperationKind.PATCH
             old = self._layout.document_of(schema_version, row[3:], row[2])
             given = merge_patch(old, operation.value)
             fits, document = self._fit_contract(given, schema_version)
@@ -380,10 +428,13 @@ class OperationWriter:
 
     def _check_document(self, operation: Operation) -> Json | Invalid | None:
         """Return the canonical form of a whole document, or the error of the newest contract."""
-        if operation.kind in (OperationKind.PATCH, OperationKind.DELETE):
+        if operation.kind in _WITHOUT_WHOLE_DOCUMENT:
             return None
+        return self._validate(operation.document)
+
+    def _validate(self, document: Any) -> Json | Invalid:
         try:
-            return validate_document(self._layout.contract, operation.document)
+            return validate_document(self._layout.contract, document)
         except Invalid as error:
             return error
 

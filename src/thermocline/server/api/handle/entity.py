@@ -32,7 +32,7 @@ from thermocline.hot.postgres.page.page import parse_filter
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.encode import content_type, encode_table
-from thermocline.server.api.http.incoming import decode_body
+from thermocline.server.api.http.incoming import decode_body, idempotency_key_of
 from thermocline.server.api.http.problem import (
     PROBLEM_TYPE,
     problem_bytes,
@@ -76,6 +76,18 @@ class _RawOperation(StrictRequest):
     if_match: int | None = None
 
 
+class _RawTypedOperation(_RawOperation, kw_only=True):
+    """A `TypedOperationRequest` with an undecoded document."""
+
+    type: str
+
+
+class _RawTransaction(StrictRequest):
+    """A `TransactionRequest` of such operations."""
+
+    operations: list[_RawTypedOperation]
+
+
 class _RawBulk(StrictRequest):
     """A `BulkRequest` of such operations."""
 
@@ -88,7 +100,9 @@ class _RawBulk(StrictRequest):
 
 def create(call: ApiRequest) -> ApiResponse:
     """Create an entity."""
-    return _write_response(call, _entities(call).create(_charge_body(call), call.params.id))
+    key = idempotency_key_of(call.headers)
+    made = _entities(call).create(_charge_body(call), call.params.id, idempotency_key=key)
+    return _write_response(call, made)
 
 
 def read(call: ApiRequest) -> ApiResponse:
@@ -105,13 +119,16 @@ def replace(call: ApiRequest) -> ApiResponse:
     """Replace an entity's document, or create the entity."""
     entities, key = _entities(call), call.path["id"]
     match = _parse_if_match(call.headers, has_star=False)
+    again = idempotency_key_of(call.headers)
     if not _must_be_new(call.headers):
-        return _write_response(call, entities.replace(key, _charge_body(call), match))
+        done = entities.replace(key, _charge_body(call), match, idempotency_key=again)
+        return _write_response(call, done)
     if match is not None:
         hint = "send If-Match or If-None-Match, not both"
         raise Invalid("the two conditions cannot both hold", hint=hint)
     try:
-        return _write_response(call, entities.create(_charge_body(call), key))
+        done = entities.create(_charge_body(call), key, idempotency_key=again)
+        return _write_response(call, done)
     except Conflict as error:
         problem = problem_of(error, call.request_id)
         problem.status = ERROR_TABLE[PreconditionFailed].http_status
@@ -119,17 +136,20 @@ def replace(call: ApiRequest) -> ApiResponse:
 
 
 def patch(call: ApiRequest) -> ApiResponse:
-    """Merge a patch into an entity."""
+    """Merge a patch into an entity; with `upsert` create a missing one from it."""
     entities, key = _entities(call), call.path["id"]
     match = _parse_if_match(call.headers, has_star=True)
-    return _write_response(call, entities.patch(key, _charge_body(call), match))
+    write = entities.upsert if call.params.upsert else entities.patch
+    again = idempotency_key_of(call.headers)
+    return _write_response(call, write(key, _charge_body(call), match, idempotency_key=again))
 
 
 def delete(call: ApiRequest) -> ApiResponse:
     """Delete an entity."""
     entities, key = _entities(call), call.path["id"]
     match = _parse_if_match(call.headers, has_star=True)
-    return _write_response(call, entities.delete(key, match))
+    again = idempotency_key_of(call.headers)
+    return _write_response(call, entities.delete(key, match, idempotency_key=again))
 
 
 def history(call: ApiRequest) -> ApiResponse:
@@ -155,11 +175,22 @@ def bulk(call: ApiRequest) -> ApiResponse:
     entities = _entities(call)
     asked = decode_body(_charge_body(call), _RawBulk)
     operations = [_operation(one) for one in asked.operations]
-    results = entities.bulk(operations, atomic=asked.atomic)
+    again = idempotency_key_of(call.headers)
+    results = entities.bulk(operations, atomic=asked.atomic, idempotency_key=again)
     count = sum(isinstance(one, WriteResult) for one in results)
     call.parts.metrics.count_ingested(SIGNAL, count, len(call.body))
     if count < len(results):
         call.parts.metrics.count_rejected(SIGNAL, len(results) - count)
+    return exact_json(response_types.BulkDone([_bulk_result(call, one) for one in results]))
+
+
+def transact(call: ApiRequest) -> ApiResponse:
+    """Write entities of several types in one transaction; return the result of each."""
+    asked = decode_body(_charge_body(call), _RawTransaction)
+    operations = [{"type": one.type, **_operation(one)} for one in asked.operations]
+    again = idempotency_key_of(call.headers)
+    results = call.lake.transact(operations, idempotency_key=again)
+    call.parts.metrics.count_ingested(SIGNAL, len(results), len(call.body))
     return exact_json(response_types.BulkDone([_bulk_result(call, one) for one in results]))
 
 

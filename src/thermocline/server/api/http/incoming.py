@@ -22,7 +22,7 @@ from starlette.types import Receive
 
 from thermocline.errors import BodyTooLarge, Invalid
 from thermocline.ingest.inflate import BODY_BYTES_MAX, inflate
-from thermocline.names import HTTP_IDEMPOTENCY_KEY_LENGTH_MAX
+from thermocline.names import HTTP_IDEMPOTENCY_KEY, HTTP_IDEMPOTENCY_KEY_LENGTH_MAX
 from thermocline.server.api.http.problem import HttpStatusError
 from thermocline.server.otlp.memory_budget import Reservation
 
@@ -30,7 +30,7 @@ JSON_BYTES_MAX = 4 << 20
 BODY_WAIT_S = 60.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_IDEMPOTENCY_KEY = re.compile(rf"[\x21-\x7e]{{1,{HTTP_IDEMPOTENCY_KEY_LENGTH_MAX}}}")
+_IDEMPOTENCY_KEY = re.compile(HTTP_IDEMPOTENCY_KEY)
 
 Shape = TypeVar("Shape")
 

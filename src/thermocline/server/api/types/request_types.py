@@ -290,6 +290,12 @@ class CreateParams(StrictRequest):
     id: EntityId | None = None
 
 
+class PatchParams(StrictRequest):
+    """Whether a missing entity is created from the patch."""
+
+    upsert: bool = False
+
+
 class VersionParams(StrictRequest):
     """The version of a contract; the newest by default."""
 
@@ -330,7 +336,7 @@ class SearchRequest(StrictRequest):
 class BulkOperation(StrictRequest):
     """One operation; for a create without a key the node generates one."""
 
-    op: Literal["create", "replace", "patch", "delete"]
+    op: Literal["create", "replace", "patch", "upsert", "delete", "check"]
     id: EntityId | None = None
     document: dict[str, Any] | None = None
     if_match: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
@@ -341,6 +347,18 @@ class BulkRequest(StrictRequest):
 
     operations: Annotated[list[BulkOperation], Meta(max_length=OPERATIONS_MAX)]
     atomic: bool = True
+
+
+class TypedOperationRequest(BulkOperation, kw_only=True):
+    """One operation of a transaction, on an entity of a type."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=63)]
+
+
+class TransactionRequest(StrictRequest):
+    """Operations on entities of several types: all of them are done, or none."""
+
+    operations: Annotated[list[TypedOperationRequest], Meta(max_length=OPERATIONS_MAX)]
 
 
 class ScanRequest(StrictRequest):

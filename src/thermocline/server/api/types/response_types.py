@@ -362,11 +362,11 @@ class EntityAnswerResponse(EntityResponse):
 
 
 class EntityWritten(Struct):
-    """The result of a write; replacing an entity that does not exist creates it."""
+    """The result of a write; `deed` is created, replaced, patched, deleted or checked."""
 
     id: str
     ver: int
-    deed: Literal["created", "replaced", "patched", "deleted"]
+    deed: str
 
 
 class BulkResult(Struct):

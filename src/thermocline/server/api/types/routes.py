@@ -411,7 +411,22 @@ def _collection_routes() -> Iterator[ApiRoute]:
         body=request_types.BulkRequest,
         is_raw=True,
         errors=(404, 409, 412, 429, 503),
+        request_headers=("Idempotency-Key",),
         description=f"{WRITTEN} With `atomic` a failure names its `item` and nothing is done.",
+    )
+    yield ApiRoute(
+        "POST",
+        f"{API}/transaction",
+        "ingest",
+        "transaction",
+        "Write entities of several types: all or none",
+        response_types.BulkDone,
+        run=entity.transact,
+        body=request_types.TransactionRequest,
+        is_raw=True,
+        errors=(404, 409, 412, 429, 503),
+        request_headers=("Idempotency-Key",),
+        description=f"{WRITTEN} A failure names its `item` and nothing is done.",
     )
     yield ApiRoute(
         "POST",
@@ -465,6 +480,7 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         status=201,
         errors=(404, 409, 429, 503),
         headers=("ETag", "Location"),
+        request_headers=("Idempotency-Key",),
         **writing,
     )
     yield ApiRoute(
@@ -477,7 +493,7 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         run=entity.replace,
         errors=(201, 404, 409, 412, 429, 503),
         headers=("ETag",),
-        request_headers=("If-Match", "If-None-Match"),
+        request_headers=("If-Match", "If-None-Match", "Idempotency-Key"),
         **writing,
     )
     yield ApiRoute(
@@ -488,10 +504,11 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         "Merge a patch (RFC 7386) into an entity",
         response_types.EntityWritten,
         run=entity.patch,
+        params_type=request_types.PatchParams,
         body_types=(MERGE_PATCH, JSON),
-        errors=(404, 409, 412, 429, 503),
+        errors=(201, 404, 409, 412, 429, 503),
         headers=("ETag",),
-        request_headers=("If-Match",),
+        request_headers=("If-Match", "Idempotency-Key"),
         **writing,
     )
     yield ApiRoute(
@@ -503,7 +520,7 @@ def _entity_write_routes() -> Iterator[ApiRoute]:
         response_types.EntityWritten,
         run=entity.delete,
         errors=(404, 409, 412, 429, 503),
-        request_headers=("If-Match",),
+        request_headers=("If-Match", "Idempotency-Key"),
         description=WRITTEN,
     )
 

@@ -30,9 +30,9 @@ from thermocline.errors import Invalid
 from thermocline.format.index_column import default_index_type
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.backfill.csv_records import read_records
-from thermocline.pipeline.backfill.input_files import InputFile
-from thermocline.pipeline.backfill.parse import (
+from thermocline.ingest.files.csv_records import read_records
+from thermocline.ingest.files.input_files import InputFile
+from thermocline.ingest.files.parse import (
     READ_ERRORS,
     open_bytes,
     read_csv_names,

@@ -6,13 +6,13 @@ import pytest
 from thermocline.format.bucket import Bucket
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import Schema
-from thermocline.pipeline.backfill.infer_columns import (
+from thermocline.ingest.files.infer_columns import (
     add_counts,
     count_cells,
     count_texts,
     infer_columns,
 )
-from thermocline.pipeline.backfill.input_files import find_input_files
+from thermocline.ingest.files.input_files import find_input_files
 
 SPEC = TableSpec("", "ts", Bucket(3600))
 LARGE = str(2**53 + 1)

@@ -1,4 +1,4 @@
-"""Finds the files of a backfill, their formats, and the name of their batch.
+"""Finds the files of rows that a user names, their formats, and the name of their batch.
 
 In:   paths, folders and patterns
 Out:  files in order of their paths, each with its format and size; the name of the batch

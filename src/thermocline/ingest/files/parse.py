@@ -29,10 +29,10 @@ from thermocline.errors import Invalid, Unavailable
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import ColumnFit, Schema, fit_columns
 from thermocline.ingest.exact_values import column_from_texts, fit_batch, from_json, has_decimals
+from thermocline.ingest.files.bad_rows import BadRowCollector, convert_good_rows
+from thermocline.ingest.files.csv_records import CsvRecord, read_records
+from thermocline.ingest.files.input_files import InputFile
 from thermocline.ingest.json_text import restore_negative_zeros
-from thermocline.pipeline.backfill.bad_rows import BadRowCollector, convert_good_rows
-from thermocline.pipeline.backfill.csv_records import CsvRecord, read_records
-from thermocline.pipeline.backfill.input_files import InputFile
 
 ROWS_AT_ONCE = 65_536
 BLOCK_BYTES = 4 << 20
@@ -57,7 +57,7 @@ class ReadTarget:
         if unknown and self.is_strict:
             raise SchemaDrift(
                 "a file has columns that the table does not have",
-                hint="add them (--drift add), or ignore them (--drift ignore)",
+                hint="add them with evolve (in a backfill --drift add), or remove them",
                 file=file.path,
                 line=line,
                 columns=unknown[:20],
@@ -116,6 +116,10 @@ def read_csv_names(file: InputFile) -> list[str]:
         first = next(read_records(data, file.delimiter), None)
     if first is None or first.fields is None:
         raise UnreadableFile("the file has no header row", format="csv")
+    try:
+        "".join(first.fields).encode()
+    except UnicodeEncodeError as error:
+        raise UnreadableFile("the names of the columns are not UTF-8", format="csv") from error
     return first.fields
 
 
@@ -311,7 +315,7 @@ def check_types(file: InputFile, arrow: pa.Schema, reading: ReadTarget) -> Colum
     if found.wider and reading.is_strict:
         raise SchemaDrift(
             "a file has wider types than the table",
-            hint="allow wider types (--drift add)",
+            hint="allow wider types with evolve (in a backfill --drift add)",
             file=file.path,
             columns=[f"{field.name}: {field.type}" for field in found.wider],
         )

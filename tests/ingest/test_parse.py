@@ -15,10 +15,10 @@ from thermocline.errors import Invalid, Overloaded, Unavailable
 from thermocline.format.bucket import Bucket
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import create_schema
-from thermocline.pipeline.backfill import csv_records
-from thermocline.pipeline.backfill.bad_rows import BadRowCollector
-from thermocline.pipeline.backfill.input_files import find_input_files
-from thermocline.pipeline.backfill.parse import ReadTarget, SchemaDrift, read_file
+from thermocline.ingest.files import csv_records
+from thermocline.ingest.files.bad_rows import BadRowCollector
+from thermocline.ingest.files.input_files import find_input_files
+from thermocline.ingest.files.parse import ReadTarget, SchemaDrift, read_file
 
 ARROW = pa.schema(
     [

@@ -55,7 +55,7 @@ class BadRowCollector:
         if self.on_bad == "fail":
             raise Invalid(
                 "a row does not fit the table" if line is not None else "a file cannot be read",
-                hint="fix it, or send bad rows to the quarantine (--on-bad quarantine)",
+                hint="fix it; a backfill with --on-bad quarantine sets such rows aside",
                 file=file,
                 line=line,
                 reason=reason,
