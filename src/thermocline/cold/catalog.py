@@ -35,10 +35,10 @@ from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.cold.change.copy_version import copy_version
 from thermocline.cold.dropped import DROPPED_FOLDER, EVERY_MARK, DroppedTable, DroppedTables
 from thermocline.cold.segment.stage import new_id
-from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.storage.storage import StoredFile
+from thermocline.cold.storage.open_storage import open_place
+from thermocline.cold.storage.storage import Storage, StoredFile
 from thermocline.cold.table import ColdTable
-from thermocline.disk import Disk, OsDisk, translate_errors
+from thermocline.disk import Disk, OsDisk
 from thermocline.errors import (
     Conflict,
     Corruption,
@@ -103,14 +103,17 @@ class Catalog:
 
     def __init__(
         self,
-        root: str,
+        root: str | Storage,
         disk: Disk | None = None,
         *,
+        lake: Storage | None = None,
         is_read_only: bool = False,
         now_ns: Callable[[], int] | None = None,
     ) -> None:
+        """`root` has the tables: the lake's folder, or that of a tenant inside of `lake`."""
         self._disk = disk or OsDisk()
-        self._storage = LocalStorage(root, self._disk)
+        self._storage = open_place(root, self._disk)
+        self._lake = lake
         self._is_read_only = is_read_only
         self._now_ns = now_ns
         self._opened: dict[str, ColdTable] = {}  # by folder
@@ -130,8 +133,13 @@ class Catalog:
         return self._storage.root
 
     @property
+    def storage(self) -> Storage:
+        """The storage of the folder that has the tables."""
+        return self._storage
+
+    @property
     def journal_folder(self) -> str:
-        """The folder of the lake's journal."""
+        """The folder of the journal of a lake in a folder."""
         return f"{self.root}/{JOURNAL_FOLDER}"
 
     def identity(self) -> LakeIdentity | None:
@@ -169,19 +177,14 @@ class Catalog:
         """The id of the lake that these names belong to; None for tables outside of a lake."""
         if self._lake_id is None:
             found = _TENANT_ROOT.fullmatch(self.root)
-            self._lake_id = read_lake_id(self._disk, self.root if found is None else found[1])
+            lake = self._lake or (open_place(found[1], self._disk) if found else self._storage)
+            self._lake_id = read_lake_id(lake)
         return self._lake_id
 
     def _list_others(self) -> set[str]:
         """Return the names in the folder, except those of an unfinished lake."""
-        with translate_errors(self.root):
-            try:
-                entries = self._disk.entries(self.root)
-            except FileNotFoundError:
-                return set()
-        return {entry.name for entry in entries if not entry.name.startswith(".")} - {
-            JOURNAL_FOLDER
-        }
+        names = self._storage.list_names()
+        return {name for name in names if not name.startswith(".")} - {JOURNAL_FOLDER}
 
     def make_folder(self) -> None:
         """Make the lake's folder if there is none."""
@@ -208,7 +211,7 @@ class Catalog:
         self._check_free(name)
         folder = f"{TABLES_FOLDER}/{new_id()}"
         table = self._open_table(folder)
-        storage = LocalStorage(f"{self.root}/{folder}", self._disk)
+        storage = self._storage.within(folder)
         try:
             copied = copy_version(source, state, storage, table)
             return self._name_table(CatalogEntry(name, copied.spec.table_id, folder), table)
@@ -512,14 +515,9 @@ class Catalog:
         return folder in {one.folder for one in self._dropped}
 
     def _list_folders(self) -> Iterator[str]:
-        with translate_errors(f"{self.root}/{TABLES_FOLDER}"):
-            try:
-                entries = self._disk.entries(f"{self.root}/{TABLES_FOLDER}")
-            except FileNotFoundError:
-                return
-        for entry in entries:
-            if _ID.fullmatch(entry.name):
-                yield f"{TABLES_FOLDER}/{entry.name}"
+        for name in self._storage.list_names(TABLES_FOLDER):
+            if _ID.fullmatch(name):
+                yield f"{TABLES_FOLDER}/{name}"
 
     def _lost_name_error(self, folder: str, table_id: str) -> Corruption:
         return Corruption(
@@ -572,7 +570,7 @@ class Catalog:
         return None
 
     def _open_table(self, folder: str) -> ColdTable:
-        return ColdTable(LocalStorage(f"{self.root}/{folder}", self._disk), now_ns=self._now_ns)
+        return ColdTable(self._storage.within(folder), now_ns=self._now_ns)
 
 
 def _name_path(name: str) -> str:
@@ -590,13 +588,13 @@ def _name_taken_error(name: str) -> Conflict:
     return Conflict("there is a table of this name already", hint=hint, table=name)
 
 
-def read_lake_id(disk: Disk, root: str) -> str | None:
+def read_lake_id(lake: Storage) -> str | None:
     """Return the id of the lake in a folder; None when the folder has no `lake.json`."""
     try:
-        data = LocalStorage(root, disk).read(LAKE_PATH)
+        data = lake.read(LAKE_PATH)
     except NotFound:
         return None
-    return decode_identity(data, f"{root}/{LAKE_PATH}").lake_id
+    return decode_identity(data, f"{lake.root}/{LAKE_PATH}").lake_id
 
 
 def decode_identity(data: bytes, path: str) -> LakeIdentity:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Corruption, NotFound
 from thermocline.format.instant import TimeNs
 from thermocline.format.log.action import Mark
@@ -43,7 +43,7 @@ class DroppedTable:
 class DroppedTables:
     """The files of the dropped tables of one lake."""
 
-    def __init__(self, storage: LocalStorage, lake_id: Callable[[], str | None]) -> None:
+    def __init__(self, storage: Storage, lake_id: Callable[[], str | None]) -> None:
         self._storage = storage
         self._lake_id = lake_id
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 
 from thermocline.cold.catalog import TENANTS_FOLDER, read_lake_id
 from thermocline.cold.segment.stage import new_id
-from thermocline.cold.storage.local import LocalStorage
-from thermocline.disk import Disk, translate_errors
+from thermocline.cold.storage.open_storage import open_place
+from thermocline.cold.storage.storage import Storage
+from thermocline.disk import Disk
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, TenantNotFound
 from thermocline.format.sealed_json import check_owner, seal, unseal
 from thermocline.names import DEFAULT_TENANT, is_tenant_name
@@ -31,15 +32,24 @@ _FOLDER = re.compile(rf"{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 class TenantCatalog:
     """The names of a node's tenants. Safe to use from many threads and processes."""
 
-    def __init__(self, root: str, disk: Disk) -> None:
-        self._disk = disk
-        self._storage = LocalStorage(root, disk)
+    def __init__(self, root: str | Storage, disk: Disk) -> None:
+        self._storage = open_place(root, disk)
         self._known: dict[str, str] = {}
 
     @property
     def root(self) -> str:
         """The lake's folder."""
         return self._storage.root
+
+    @property
+    def lake(self) -> Storage:
+        """The storage of the lake."""
+        return self._storage
+
+    def storage(self, name: str) -> Storage:
+        """Return the storage of a tenant's folder; `TenantNotFound` if unknown."""
+        folder = self.folder(name)
+        return self._storage.within(folder) if folder else self._storage
 
     def folder(self, name: str) -> str:
         """Return a tenant's folder, relative to the lake's; `TenantNotFound` if unknown."""
@@ -57,7 +67,7 @@ class TenantCatalog:
         path = f"{self.root}/{_name_path(name)}"
         data = self._storage.read(_name_path(name))
         found = unseal(data, path, hint=HINT, unsealed_fields=_UNSEALED)
-        check_owner(found, path, read_lake_id(self._disk, self.root), hint=HINT)
+        check_owner(found, path, read_lake_id(self._storage), hint=HINT)
         folder = str(found.get("folder"))
         if found.get("name") != name or not _FOLDER.fullmatch(folder):
             raise Corruption(
@@ -70,13 +80,7 @@ class TenantCatalog:
 
     def check_names(self) -> None:
         """Raise `Corruption` when a tenant's name is damaged, or a folder has lost its name."""
-        folder = f"{self.root}/{TENANTS_FOLDER}"
-        with translate_errors(folder):
-            try:
-                entries = self._disk.entries(folder)
-            except FileNotFoundError:
-                return
-        there = {f"{TENANTS_FOLDER}/{entry.name}" for entry in entries}
+        there = {f"{TENANTS_FOLDER}/{name}" for name in self._storage.list_names(TENANTS_FOLDER)}
         # Order matters: names are read after folders, because a name is created before its folder.
         named = {self.folder(name) for name in self}
         for one in sorted(there - named):
@@ -91,7 +95,7 @@ class TenantCatalog:
     def create(self, name: str) -> None:
         """Make a tenant; `Conflict` when there is one of this name."""
         folder = f"{TENANTS_FOLDER}/{new_id()}"
-        lake_id = read_lake_id(self._disk, self.root)
+        lake_id = read_lake_id(self._storage)
         made = seal({"name": name, "folder": folder, "lake_id": lake_id})
         if name == DEFAULT_TENANT or not self._storage.put_new(_name_path(name), made):
             hint = "choose another name"

@@ -21,8 +21,6 @@ import orjson
 from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.cold.care.vacuum import GRACE_S_MIN, expire_versions
 from thermocline.cold.log.checkpoint import encode_checkpoint
-from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.storage.storage import Storage
 from thermocline.cold.table import ColdTable
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
@@ -120,7 +118,7 @@ def _redact_commit(table: ColdTable, version: int, silent: "_Redaction") -> bool
     actions = tuple(silent.redact_action(action) for action in commit.actions)
     if actions == commit.actions:
         return False
-    _overwrite(table.storage, path, encode_commit(replace(commit, actions=actions)))
+    table.storage.replace(path, encode_commit(replace(commit, actions=actions)))
     return True
 
 
@@ -133,7 +131,7 @@ def _redact_base(table: ColdTable, first: Version, silent: "_Redaction") -> None
     note = silent.redact_action(NoteRequests(dict(base.requests)))
     assert isinstance(note, NoteRequests)
     clean = replace(base, segments=SegmentSet(changed=segments), requests=note.requests)
-    _overwrite(table.storage, layout.base_path(first), encode_checkpoint(clean))
+    table.storage.replace(layout.base_path(first), encode_checkpoint(clean))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +168,6 @@ class _Redaction:
         text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
         quoted = orjson.dumps(text).decode()
         return any(word in text or word in quoted for word in self.words)
-
-
-def _overwrite(storage: Storage, path: str, data: bytes) -> None:
-    if isinstance(storage, LocalStorage):
-        storage.replace(path, data)
-    else:
-        storage.put_hint(path, data)  # an object store replaces an object whole, and durably
 
 
 def _rewrite_checkpoints(table: ColdTable) -> int:

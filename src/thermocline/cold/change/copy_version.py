@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.segment.token_filter import copy_tokens
-from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.storage import Storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Conflict, Corruption
 from thermocline.format.layout import Version
@@ -25,7 +25,7 @@ from thermocline.format.log.state import TableState
 
 
 def copy_version(
-    source: ColdTable, state: TableState, storage: LocalStorage, target: ColdTable
+    source: ColdTable, state: TableState, storage: Storage, target: ColdTable
 ) -> TableState:
     """Make `target`, in the folder of `storage`, a table with the rows of a state of `source`.
 
@@ -64,7 +64,7 @@ def _copied_schemas(state: TableState) -> tuple[Action, ...]:
     return tuple(SetTable(spec, one, state.schemas[one]) for one in (*older, state.schema_id))
 
 
-def _take_segment(source: ColdTable, segment: Segment, storage: LocalStorage) -> None:
+def _take_segment(source: ColdTable, segment: Segment, storage: Storage) -> None:
     located = source.storage.locate(segment.path, segment.file_size, segment.checksum)
     taken = storage.take(located, segment.path, link=True)
     if (taken.size_bytes, taken.checksum) != (segment.file_size, segment.checksum):

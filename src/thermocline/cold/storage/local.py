@@ -71,6 +71,10 @@ class LocalStorage:
         with translate_errors(self._root):
             self._make_folders(self._root)
 
+    def within(self, folder: str) -> "LocalStorage":
+        """Return the storage of a folder inside this one."""
+        return LocalStorage(f"{self._root}/{folder}", self._disk)
+
     def probe(self) -> None:
         """Test the atomic create on this file system; `Unsupported` when it is not atomic.
 
@@ -135,6 +139,15 @@ class LocalStorage:
                 yield from self.list(path)
             else:
                 yield StoredFile(path, entry.size_bytes, entry.modified_ns)
+
+    def list_names(self, folder: str = "") -> Sequence[str]:
+        """Return the names of the files and folders directly in a folder; none if it is missing."""
+        absolute = self._absolute(folder).rstrip("/")
+        with translate_errors(absolute):
+            try:
+                return [entry.name for entry in self._disk.entries(absolute)]
+            except FileNotFoundError:
+                return []
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input on a file; `NotFound` when there is none."""

@@ -19,7 +19,7 @@ extra `object-store`.
 import re
 import time as clock
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import ModuleType
@@ -77,7 +77,8 @@ ERROR_CHARS_MAX = 200
 class ObjectStorage:
     """A table's objects below one prefix of a store. Safe to use from many threads.
 
-    `store` is one of `obstore.store`. `prefix` is for a store that has no prefix itself.
+    `store` is one of `obstore.store`. `prefix` is for a store that has no prefix itself. `scope`
+    tells stores of one address apart in the cache.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ObjectStorage:
         cache: ObjectCache | None = None,
         *,
         prefix: str = "",
+        scope: str = "",
         disk: Disk | None = None,
         sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
@@ -95,6 +97,7 @@ class ObjectStorage:
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._cache = cache or ObjectCache()
         self._disk = disk or OsDisk()
+        self._scope = scope
         self._sleep = sleep
         self._exceptions = _load_client().exceptions
         self._is_probed = False
@@ -103,6 +106,21 @@ class ObjectStorage:
     def root(self) -> str:
         """The address, without anything secret."""
         return self._root
+
+    def make_root(self) -> None:
+        """Do nothing: an object store has no folders."""
+
+    def within(self, folder: str) -> "ObjectStorage":
+        """Return the storage of a prefix below this one; it shares client and cache."""
+        return ObjectStorage(
+            self._store,
+            f"{self._root}/{folder}",
+            self._cache,
+            prefix=self._key(folder),
+            scope=self._scope,
+            disk=self._disk,
+            sleep=self._sleep,
+        )
 
     def probe(self) -> None:
         """Test the atomic create of this store; `Unsupported` when it is not atomic.
@@ -150,6 +168,15 @@ class ObjectStorage:
                     path = str(found["path"])[len(self._prefix) :]
                     modified_ns = from_datetime(found["last_modified"])
                     yield StoredFile(path, int(found["size"]), modified_ns)
+
+    def list_names(self, folder: str = "") -> Sequence[str]:
+        """Return the names directly below a prefix; none if there is no such prefix."""
+        prefix = f"{self._key(folder)}/" if folder else self._prefix
+        with self._translate_errors(folder or "."):
+            found = self._store.list_with_delimiter(prefix or None)
+        paths = [str(one["path"]) for one in found["objects"]]
+        paths += [str(one) for one in found["common_prefixes"]]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a random-access input; a small object is read at once, a large one in ranges.
@@ -215,7 +242,7 @@ class ObjectStorage:
         def fetch(writer: FileWriter) -> None:
             self._download(path, size_bytes, checksum, writer.write)
 
-        name = f"{self._root} {self._key(path)}"
+        name = f"{self._root} {self._scope}{layout.check_relative_path(path)}"
         return self._cache.path(name, size_bytes, checksum, fetch, fresh=fresh)
 
     def _download(
@@ -287,6 +314,10 @@ class ObjectStorage:
 
     def settle(self, path: str) -> None:
         """Do nothing: every readable object is durable."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Replace an object; readers see the old or the new bytes."""
+        self.put(path, data)
 
     def put_hint(self, path: str, data: bytes) -> None:
         """Replace an object whose loss does no harm."""

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from thermocline.cold.storage.local import LocalStorage
 from thermocline.cold.storage.storage import Storage
+from thermocline.disk import Disk
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_options, check_path
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from thermocline.cold.storage.objects import ObjectStorage
 
 OBJECT_SCHEMES = ("s3", "gs", "az", "memory")
+"""The schemes of the addresses of object stores."""
 
 _memory_lock = threading.Lock()
 
@@ -44,7 +46,7 @@ def open_storage(
     place = check_path(root, argument)
     given = check_options(options, "storage_options")
     scheme, is_address, _ = place.partition("://")
-    if is_address and scheme in OBJECT_SCHEMES:
+    if is_store_address(place):
         return _open_objects(place, given)
     if given:
         raise Invalid("a folder takes no options", hint="omit them", options=sorted(given))
@@ -60,6 +62,22 @@ def open_storage(
     )
 
 
+def is_store_address(place: str) -> bool:
+    """Tell whether a place is an address of an object store, and not a folder."""
+    scheme, is_address, _ = place.partition("://")
+    return bool(is_address) and scheme in OBJECT_SCHEMES
+
+
+def open_place(place: "str | Storage", disk: Disk | None = None) -> Storage:
+    """Return the storage of a folder, an address or an open storage, without a request to it.
+
+    An address takes its credentials from the environment.
+    """
+    if not isinstance(place, str):
+        return place
+    return open_storage(place) if is_store_address(place) else LocalStorage(place, disk)
+
+
 def _open_objects(url: str, options: dict[str, str]) -> "ObjectStorage":
     from thermocline.cold.storage.objects import ObjectStorage, check_url, open_store
 
@@ -69,8 +87,9 @@ def _open_objects(url: str, options: dict[str, str]) -> "ObjectStorage":
         return ObjectStorage(open_store(url, options), url, kept)
     with _memory_lock:
         store, process = _share_memory_store()
-    # The prefix also names the process: a cached copy of another process's object never matches.
-    return ObjectStorage(store, url, kept, prefix=f"{process}/{url.removeprefix('memory://')}")
+    # The scope names the process: a cached copy of another process's object never matches.
+    prefix = url.removeprefix("memory://")
+    return ObjectStorage(store, url, kept, prefix=prefix, scope=f"{process}/")
 
 
 def _open_cache(options: dict[str, str]) -> "ObjectCache":

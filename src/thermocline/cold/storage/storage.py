@@ -1,15 +1,15 @@
-"""The interface to a table's files: what a table needs of a file system or an object store.
+"""The interface to files: what a table and a lake need of a file system or an object store.
 
-In:   paths relative to the table's root, and bytes
+In:   paths relative to the root of the table or the lake, and bytes
 Out:  bytes, sizes, listings; errors of this package only
 
-- When `put`, `put_new` or `take` returns, the bytes and the name are durable.
+- When `put`, `put_new`, `replace` or `take` returns, the bytes and the name are durable.
 - `put_new` alone decides which writer wins: of many callers with one path, exactly one gets True.
   If it raises, the outcome is unknown, and the caller must read the path.
 - "Not there" (None, `NotFound`) is a result; every other failure is an error.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,11 +34,19 @@ class FileChecksum:
 
 
 class Storage(Protocol):
-    """One table's folder, wherever it is."""
+    """The folder of a table or of a lake, wherever it is."""
 
     @property
     def root(self) -> str:
-        """The path or URL of the table, as a user would write it."""
+        """The path or URL of the folder, as a user would write it."""
+        ...
+
+    def make_root(self) -> None:
+        """Make the folder itself, where folders exist; it is durable when this returns."""
+        ...
+
+    def within(self, folder: str) -> "Storage":
+        """Return the storage of a folder inside this one."""
         ...
 
     def probe(self) -> None:
@@ -55,6 +63,10 @@ class Storage(Protocol):
 
     def list(self, folder: str) -> Iterator[StoredFile]:
         """Yield every file below a folder; nothing when there is no such folder."""
+        ...
+
+    def list_names(self, folder: str = "") -> Sequence[str]:
+        """Return the names of the files and folders directly in a folder; none if it is missing."""
         ...
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -89,6 +101,10 @@ class Storage(Protocol):
 
     def settle(self, path: str) -> None:
         """Make an existing name durable: its writer may have died before syncing it."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file in place of the one of this name: readers see the old or the new bytes."""
         ...
 
     def put_hint(self, path: str, data: bytes) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 
-from thermocline.cold.storage.local import LocalStorage
 from thermocline.pipeline.erase.search import TraceSearch
 from thermocline.pipeline.run.workspace import JobWorkspace
 
@@ -117,5 +116,5 @@ def write_certificate(site: JobWorkspace, certificate: ErasureCertificate) -> st
     """Write the certificate, durable when this returns; return its path in the tenant's folder."""
     path = f"{FOLDER}/{certificate.certificate_id}.json"
     data = orjson.dumps(certificate.json(), option=orjson.OPT_INDENT_2)
-    LocalStorage(site.catalog.root).put(path, data)
+    site.catalog.storage.put(path, data)
     return path

@@ -19,7 +19,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.cold.storage.local import LocalStorage
 from thermocline.config import find_nearest
 from thermocline.errors import Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.extras import require_extra
@@ -180,9 +179,8 @@ class Runner:
         return ran
 
     def _run_leased(self, job: Job, task: Task, tell: TaskProgress) -> TaskResult:
-        storage = LocalStorage(self._site.catalog.root)
         lease = Lease(
-            *(storage, task.table),
+            *(self._site.catalog.storage, task.table),
             job=job.name,
             holder=self._holder,
             term_s=self.settings.lease,

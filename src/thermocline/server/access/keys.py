@@ -35,6 +35,7 @@ from typing import Any
 import orjson
 
 from thermocline.cold.catalog import read_lake_id
+from thermocline.cold.storage.open_storage import open_place
 from thermocline.disk import OsDisk, translate_errors
 from thermocline.errors import Conflict, Corruption, Invalid, NotFound, Overloaded, Unsupported
 from thermocline.format.instant import NS_PER_S
@@ -224,7 +225,7 @@ class KeyStore:
         )
 
     def _lake_id(self) -> str | None:
-        return read_lake_id(OsDisk(), self.folder)
+        return read_lake_id(open_place(self.folder))
 
     def _read_remembered_changes(self) -> int | None:
         """Return the number of changes in `keys_exist.json`; None if it is unknown."""
