@@ -34,7 +34,14 @@ PAGES = {
         "docs/console",
         "examples/README",
     ],
-    "Run it": ["docs/operations", "docs/config", "docs/upgrade", "docs/faults", "bench/RESULTS"],
+    "Run it": [
+        "docs/operations",
+        "docs/many-nodes",
+        "docs/config",
+        "docs/upgrade",
+        "docs/faults",
+        "bench/RESULTS",
+    ],
     "File formats": [
         "docs/format/lake",
         "docs/format/log",

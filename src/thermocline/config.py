@@ -91,7 +91,8 @@ class LakeSettings:
 
     `postgres` is where entities are written: a DSN, or `embedded` for a server that the lake
     starts. They are exported to the lake when `export_changes` changes wait, or when one has waited
-    `export_age_s`. Without `query_workers` a query runs in this process, without limits. With them
+    `export_age_s`. `cache_bytes_max` limits the local copies of segments that are in an object
+    store. Without `query_workers` a query runs in this process, without limits. With them
     it runs in a worker process, within `query_memory_bytes` and `query_timeout_s`.
     """
 
@@ -104,6 +105,7 @@ class LakeSettings:
     postgres: str = setting("", "text")
     export_age_s: float = setting(60.0, "seconds")
     export_changes: int = setting(10_000, "count", 1)
+    cache_bytes_max: int = setting(16 << 30, "bytes", 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,15 @@ class CareSettings:
 class NodeSettings:
     """How a node runs: where its data is, who may connect, how much it may use.
 
+    `lake_url` is an address of an object store, or a folder, for the tables; without it they are in
+    the folder `data`, which always has the journal.
+
     `tenants` has the quotas that differ from `quota`, `pipeline` the settings of jobs, `origins`
     the source of each setting.
     """
 
     data: str = setting("thermocline-data", "text")
+    lake_url: str = setting("", "text")
     lake_id: str = setting("", "text")
     http: Address | None = setting(Address("127.0.0.1", 4318), "address")
     grpc: Address | None = setting(Address("127.0.0.1", 4317), "address")
@@ -167,6 +173,11 @@ class NodeSettings:
     def quota_of(self, tenant: str) -> QuotaSettings:
         """Return the limits of a tenant."""
         return self.tenants.get(tenant, self.quota)
+
+    @property
+    def lake_place(self) -> str:
+        """Where the lake is: an address of an object store, or a folder."""
+        return self.lake_url or self.data
 
     def listeners(self) -> dict[str, Address]:
         """Return the addresses to listen on, by the names of their settings."""

@@ -50,6 +50,7 @@ class LakeHost(Protocol):
 
     pool: QueryPool | None
     flush_error: ThermoclineError | None
+    storage_options: Mapping[str, str] | None
 
     @property
     def query_pool(self) -> QueryPool:
@@ -400,6 +401,7 @@ class Lake:
             TableRef(
                 one.name,
                 one.root(),
+                self.node.storage_options,
                 hot=partial(one.snapshot, asked)
                 if isinstance(one, EntityLakeTable)
                 else one.snapshot,

@@ -1,25 +1,38 @@
 """A node: one journal for the tables of all its tenants, and the clock that flushes them.
 
-In:   a folder, settings
+In:   a data folder, settings; the place of the lake, if it is not the data folder
 Out:  the lake of each tenant
 
 - Only this module names concrete tiers. A node closes in the reverse order of opening.
 - Flushes run concurrently with writers and readers: when much is hot, when rows have been hot for
   long, on demand and at `close`. A failed flush is retried; its rows stay hot and durable.
+- The lake may be an object store, or a folder that is not the data folder. Names, tables and logs
+  are there; the journal and the copies of segments stay in the data folder. One journal belongs to
+  one lake, so a second data folder is refused.
 - A read-only node follows the journal of the process that writes it. It writes no rows; it pins
   the versions it reads, as every reader does.
 """
 
 import atexit
+import hashlib
 import os
 import threading
 import time as clock
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cold.catalog import LAKE_HINT, LAKE_PATH, Catalog, CatalogEntry, LakeIdentity
+from thermocline.cold.catalog import (
+    JOURNAL_FOLDER,
+    LAKE_HINT,
+    LAKE_PATH,
+    Catalog,
+    CatalogEntry,
+    LakeIdentity,
+)
+from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.storage.open_storage import is_store_address, open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import LakeSettings
@@ -62,17 +75,25 @@ class Node:
         root: str,
         settings: LakeSettings | None = None,
         *,
+        lake: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
         is_read_only: bool = False,
         disk: Disk | None = None,
         now_ns: Callable[[], int] | None = None,
         closes_with_lake: bool = False,
     ) -> None:
-        """With `closes_with_lake`, closing the default tenant's lake closes the node."""
+        """`root` is the data folder; `lake` is where the tables are, by default the same folder.
+
+        With `closes_with_lake`, closing the default tenant's lake closes the node.
+        """
         self._settings = settings or LakeSettings()
         self._disk = disk or OsDisk()
         self._is_read_only = is_read_only
         self._now_ns = now_ns
-        self._tenants = TenantCatalog(root, self._disk)
+        self._data = os.path.abspath(root)
+        self.storage_options = _add_cache(lake, storage_options, self._settings, self._data)
+        place = root if lake is None else open_storage(lake, self.storage_options, "lake")
+        self._tenants = TenantCatalog(place, self._disk)
         self._catalogs: dict[str, Catalog] = {}
         self._lakes: dict[str, Lake] = {}
         self._table_names: dict[bytes, tuple[str, str]] = {}  # tenant and name by id
@@ -83,9 +104,7 @@ class Node:
         if self.pool is not None:
             self.pool.queue.is_shared = lambda: len(self.tenants()) > 1
         self._is_closing = self._is_closed = False
-        self._entities = _open_entity_half(
-            self._settings, self._tenants.root, is_read_only=is_read_only
-        )
+        self._entities = _open_entity_half(self._settings, self._data, is_read_only=is_read_only)
         self._wake = threading.Event()
         self._tier: WalTier | None = None
         self._follower: JournalFollower | None = None
@@ -97,9 +116,9 @@ class Node:
             catalog = self._catalog(DEFAULT_TENANT)
             identity = catalog.identity()
             if identity is None:
-                raise NotFound("there is no lake here", hint="check the path", folder=root)
+                raise NotFound("there is no lake here", hint="check the path", folder=catalog.root)
             self._check_names(catalog, identity)
-            self._follower = JournalFollower(self._disk, catalog.journal_folder)
+            self._follower = JournalFollower(self._disk, self._journal_folder)
         else:
             self._tier = self._open_journal()
         self._clock: threading.Thread | None = None
@@ -112,6 +131,10 @@ class Node:
                 self._entities.start_exports(self._list_exports)
         # A node that is not closed closes with the process. Its hot rows stay in the journal.
         atexit.register(self.close, flush=False)
+
+    @property
+    def _journal_folder(self) -> str:
+        return f"{self._data}/{JOURNAL_FOLDER}"
 
     @property
     def tier(self) -> WalTier:
@@ -203,15 +226,16 @@ class Node:
         with self._lock:
             if tenant not in self._catalogs:
                 self._catalogs[tenant] = Catalog(
-                    "/".join(filter(None, (self._tenants.root, self._tenants.folder(tenant)))),
+                    self._tenants.storage(tenant),
                     self._disk,
+                    lake=self._tenants.lake,
                     is_read_only=self._is_read_only,
                     now_ns=self._now_ns,
                 )
             return self._catalogs[tenant]
 
     def _check_names(self, catalog: Catalog, identity: LakeIdentity) -> None:
-        _check_lake(self._disk, catalog, identity)
+        _check_lake(self._disk, catalog, identity, self._journal_folder)
         self._tenants.check_names()
         for tenant in self._tenants:
             self._catalog(tenant).check_names()
@@ -355,13 +379,14 @@ class Node:
         """Open the journal; in a folder without a lake, create one."""
         catalog = self._catalog(DEFAULT_TENANT)
         identity = catalog.identity()
+        LocalStorage(self._data, self._disk).make_root()
         if identity is None:
             catalog.make_folder()
         else:
             self._check_names(catalog, identity)
         tier = WalTier(
             self._disk,
-            catalog.journal_folder,
+            self._journal_folder,
             self._table_mark,
             self._settings.wal,
             expected=None if identity is None else identity.journal_id,
@@ -369,8 +394,8 @@ class Node:
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
-            if identity is None:
-                catalog.create_lake(tier.source)
+            if identity is None and catalog.create_lake(tier.source).journal_id != tier.source:
+                raise _other_node_error(catalog)
             for tenant in self._tenants:
                 self._catalog(tenant).finish_renames()
             for tenant, owner, entry in self._tables():
@@ -389,6 +414,13 @@ def open_lake(
     return Node(os.fspath(root), settings, closes_with_lake=True, **how).lake()
 
 
+def default_data_folder(address: str) -> str:
+    """Return the user's folder for the journal of a lake in an object store."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    name = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:32]
+    return f"{home}/thermocline/nodes/{name}"
+
+
 def set_aside_frames(root: str, *, dry_run: bool, disk: Disk | None = None) -> list[RejectedFrame]:
     """Move the frames that belong to no table of a lake into its journal's quarantine.
 
@@ -405,7 +437,7 @@ def set_aside_frames(root: str, *, dry_run: bool, disk: Disk | None = None) -> l
     identity = catalogs[0].identity()
     if identity is None:
         raise NotFound("there is no lake here", hint="check the path", folder=root)
-    _check_lake(disk, catalogs[0], identity)
+    _check_lake(disk, catalogs[0], identity, catalogs[0].journal_folder)
     for catalog in catalogs:
         catalog.check_names()
 
@@ -433,10 +465,17 @@ def _find_mark(catalogs: Iterable[Catalog], table_id: bytes, source: str) -> Mar
     return None
 
 
-def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
-    """Raise `Corruption` if `lake.json` belongs to another journal than the one beside it."""
-    journal = read_identity(disk, catalog.journal_folder)
-    if journal is not None and journal.journal_id.hex() != identity.journal_id:
+def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity, folder: str) -> None:
+    """Raise if `lake.json` belongs to another journal than the one in the folder.
+
+    `Corruption` where the journal is beside `lake.json`; `Conflict` where the lake is elsewhere:
+    then it is the lake of another node.
+    """
+    journal = read_identity(disk, folder)
+    if folder != catalog.journal_folder:
+        if journal is None or journal.journal_id.hex() != identity.journal_id:
+            raise _other_node_error(catalog)
+    elif journal is not None and journal.journal_id.hex() != identity.journal_id:
         raise Corruption(
             "lake.json names another journal than the one beside it",
             hint=LAKE_HINT,
@@ -444,6 +483,29 @@ def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity) -> None:
             expected=identity.journal_id,
             found=journal.journal_id.hex(),
         )
+
+
+def _other_node_error(catalog: Catalog) -> Conflict:
+    """Return the error of a data folder whose journal is not the lake's."""
+    return Conflict(
+        "the lake belongs to the journal in another data folder",
+        hint="start it with the data folder that it was created with: rows that were not flushed "
+        "are only there",
+        lake=catalog.root,
+    )
+
+
+def _add_cache(
+    lake: str | None, options: Mapping[str, str] | None, settings: LakeSettings, data: str
+) -> Mapping[str, str] | None:
+    """Return the options of a lake's store, with a cache in the data folder."""
+    if lake is None or not is_store_address(lake):
+        if options:
+            hint = "omit them, or name the address of an object store"
+            raise Invalid("a folder takes no options", hint=hint, options=sorted(options))
+        return None
+    cache = {"cache_folder": f"{data}/cache", "cache_bytes_max": str(settings.cache_bytes_max)}
+    return {**cache, **(options or {})}
 
 
 def _open_entity_half(

@@ -238,7 +238,10 @@ class Catalog:
         path = _name_path(named.name)
         try:
             if not self._storage.put_new(path, self._encode_entry(named)):
-                raise _name_taken_error(named.name)
+                # An object store's client that lost the answer has tried again, and found its own.
+                if self._read_name(path).table_id != named.table_id:
+                    raise _name_taken_error(named.name)
+                self._storage.settle(path)
         except Conflict:
             raise
         except ThermoclineError as error:

@@ -249,11 +249,11 @@ def _check_lake(settings: "NodeSettings") -> Iterator[DoctorCheck]:
 
     try:
         check_identity(settings)
-        identity = Catalog(settings.data).identity()
+        identity = Catalog(settings.lake_place).identity()
         if identity is None:
-            yield DoctorCheck("lake", OK, f"none yet; a start creates one in {settings.data}")
+            yield DoctorCheck("lake", OK, f"none yet; a start creates one in {settings.lake_place}")
             return
-        node = Node(settings.data, is_read_only=True)
+        node = Node(settings.data, lake=settings.lake_url or None, is_read_only=True)
         tenants = node.tenants()
         tables = sum(len(node.lake(tenant).tables()) for tenant in tenants)
         node.close()

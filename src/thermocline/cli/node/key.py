@@ -19,7 +19,9 @@ from thermocline.cli.node.node_options import (
     DataOption,
     data_folder,
     lake_folder,
+    lake_place,
     private_files,
+    settings_from,
 )
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Conflict, Corruption, Invalid, TenantNotFound
@@ -76,7 +78,7 @@ def create(
         made = store.create_first(note=name)
     else:
         whose = tenant or "default"
-        _check_tenant(folder, whose)
+        _check_tenant(lake_place(data, config), whose)
         lifetime_s = None if expires is None else _parse_lifetime_s(expires)
         made = store.create(whose, scope or (), lifetime_s=lifetime_s, note=name)
     facts = {"key_id": made.key.key_id, "tenant": made.key.tenant}
@@ -108,17 +110,17 @@ def _ensure_folder(data: str | None, config: str | None) -> str:
     from thermocline.node import Node
     from thermocline.server.access.private_files import hold_lock
 
-    folder = data_folder(data, config)
+    folder, place = data_folder(data, config), settings_from(config, data=data).lake_url
     with private_files():
         with suppress(FileExistsError):
             os.makedirs(folder)
         end_s = clock.monotonic() + FOUND_WAIT_S
-        while Catalog(folder).identity() is None:
+        while Catalog(place or folder).identity() is None:
             with hold_lock(f"{folder}/.found.lock", what="makes a lake here"):
-                if Catalog(folder).identity() is not None:
+                if Catalog(place or folder).identity() is not None:
                     break
                 try:
-                    Node(folder).close()
+                    Node(folder, lake=place or None).close()
                 except Conflict:  # a node is starting here now
                     if clock.monotonic() > end_s:
                         raise
@@ -126,11 +128,11 @@ def _ensure_folder(data: str | None, config: str | None) -> str:
     return folder
 
 
-def _check_tenant(folder: str, tenant: str) -> None:
+def _check_tenant(place: str, tenant: str) -> None:
     from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
 
-    tenants = TenantCatalog(folder, OsDisk())
+    tenants = TenantCatalog(place, OsDisk())
     try:
         tenants.folder(tenant)
     except TenantNotFound as error:

@@ -78,16 +78,24 @@ def data_folder(data: str | None, config: str | None) -> str:
 
 def lake_folder(data: str | None, config: str | None) -> str:
     """Return the data folder of a node that has been started before; `NotFound` otherwise."""
+    lake_place(data, config)
+    return data_folder(data, config)
+
+
+def lake_place(data: str | None, config: str | None) -> str:
+    """Return where the lake of a node is: its data folder, or the place in `lake_url`."""
     from thermocline.cold.catalog import Catalog
 
-    folder = data_folder(data, config)
-    if not os.path.isdir(folder) or Catalog(folder).identity() is None:
+    settings = settings_from(config, data=data)
+    place = settings.lake_url or os.path.abspath(settings.data)
+    is_missing = not settings.lake_url and not os.path.isdir(place)
+    if is_missing or Catalog(place).identity() is None:
         raise NotFound(
             "the folder has no data of a node",
             hint="check --data; `thermocline serve` or `key create --first` creates it",
-            folder=folder,
+            folder=place,
         )
-    return folder
+    return place
 
 
 @contextmanager

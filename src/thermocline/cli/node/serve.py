@@ -36,6 +36,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h has them
 
 def serve(
     data: DataOption = None,
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            "--lake",
+            metavar="PLACE",
+            help="Where the tables are, if not in the data folder: s3://bucket/lake, gs://, az://, "
+            "or a folder.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     http: HttpOption = None,
     grpc: GrpcOption = None,
@@ -67,6 +77,7 @@ def serve(
             config,
             set,
             data=data,
+            lake_url=lake,
             http=http,
             grpc=grpc,
             api=api,
@@ -130,6 +141,7 @@ COMMANDS: CommandList = (
         serve,
         (
             "thermocline serve --data /var/lib/thermocline",
+            "thermocline serve --data ./node-a --lake s3://bucket/lake",
             "thermocline serve --config node.toml --set flush_age_s=30s",
             "thermocline serve --config node.toml --check",
         ),

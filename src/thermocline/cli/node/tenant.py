@@ -12,6 +12,7 @@ from thermocline.cli.node.node_options import (
     ConfigOption,
     DataOption,
     lake_folder,
+    lake_place,
     private_files,
 )
 from thermocline.cli.terminal.terminal import print_line
@@ -33,7 +34,7 @@ def create(
 
     folder = lake_folder(data, config)
     with private_files():
-        TenantCatalog(folder, OsDisk()).create(name)
+        TenantCatalog(lake_place(data, config), OsDisk()).create(name)
     Audit(folder).record_action("create tenant", "command line", tenant=name)
     if json:
         from thermocline.cli.terminal.output import print_json
@@ -53,12 +54,11 @@ def list_tenants(
     from thermocline.cold.tenants import TenantCatalog
     from thermocline.disk import OsDisk
 
-    folder = lake_folder(data, config)
-    tenants = TenantCatalog(folder, OsDisk())
+    tenants = TenantCatalog(lake_place(data, config), OsDisk())
     listed = []
     for name in tenants:
-        place = "/".join(filter(None, (folder, tenants.folder(name))))
-        listed.append({"tenant": name, "tables": len(list(Catalog(place, is_read_only=True)))})
+        catalog = Catalog(tenants.storage(name), lake=tenants.lake, is_read_only=True)
+        listed.append({"tenant": name, "tables": len(list(catalog))})
     if json:
         from thermocline.cli.terminal.output import print_json
 

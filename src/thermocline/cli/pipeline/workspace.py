@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thermocline.cli.node.node_options import ConfigOption, DataOption, lake_folder, settings_from
+from thermocline.cli.node.node_options import (
+    ConfigOption,
+    DataOption,
+    data_folder,
+    lake_place,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from thermocline.config import NodeSettings
@@ -60,8 +66,8 @@ def open_workspace(target: JobTarget, **node: Any) -> Iterator["JobWorkspace"]:
     from thermocline.pipeline.run.workspace import JobWorkspace
 
     settings = settings_from(target.config, data=target.data).lake
-    folder = lake_folder(target.data, target.config)
-    with JobWorkspace(folder, target.tenant, settings=settings, **node) as site:
+    place, data = (find(target.data, target.config) for find in (lake_place, data_folder))
+    with JobWorkspace(place, target.tenant, data=data, settings=settings, **node) as site:
         yield site
 
 

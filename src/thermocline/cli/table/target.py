@@ -90,18 +90,28 @@ def _split_lake_path(path: str) -> tuple[str, str] | None:
 
 
 def is_lake(folder: str) -> bool:
-    """Tell whether a folder is a lake."""
+    """Tell whether a folder, or an address of an object store, is a lake."""
+    from thermocline.cold.storage.open_storage import is_store_address, open_storage
+
+    if is_store_address(folder):
+        return open_storage(folder).size(LAKE_FILE) is not None
     return os.path.isfile(os.path.join(folder, LAKE_FILE))
 
 
 def open_lake(folder: str) -> "Lake":
     """Open a lake for reading; another process may write it.
 
-    `THERMOCLINE_POSTGRES` says where its entities are, as for a node.
+    `THERMOCLINE_POSTGRES` says where its entities are, as for a node, and `THERMOCLINE_DATA` the
+    data folder of a lake in an object store.
     """
+    from thermocline.cold.storage.open_storage import is_store_address
     from thermocline.config import read_lake_settings
-    from thermocline.node import open_lake
+    from thermocline.node import default_data_folder, open_lake
 
     postgres = os.environ.get("THERMOCLINE_POSTGRES")
-    settings = read_lake_settings({"postgres": postgres} if postgres else {})
+    given = {"postgres": postgres} if postgres else {}
+    if is_store_address(folder):
+        data = os.environ.get("THERMOCLINE_DATA") or default_data_folder(folder)
+        return open_lake(data, read_lake_settings(given), lake=folder, is_read_only=True)
+    settings = read_lake_settings(given)
     return open_lake(folder, settings, is_read_only=True)

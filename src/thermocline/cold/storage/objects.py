@@ -16,6 +16,7 @@ Segments are downloaded once into an `ObjectCache`, which checks its copies. Thi
 extra `object-store`.
 """
 
+import os
 import re
 import time as clock
 import uuid
@@ -417,7 +418,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "ObjectSto
         "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
         "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
     }
-    if (allowed := config.pop("allow_http", None)) is not None:
+    # The client reads this variable only if it gets no options for its connections.
+    if (allowed := config.pop("allow_http", os.environ.get("AWS_ALLOW_HTTP"))) is not None:
         connection["allow_http"] = allowed.lower() in ("true", "1", "yes")
     if proxy := config.pop("proxy_url", None):
         connection["proxy_url"] = proxy

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thermocline.cold.catalog import Catalog
+from thermocline.cold.catalog import JOURNAL_FOLDER
 from thermocline.cold.change.export_plan import KEY_COLUMN
 from thermocline.cold.segment.parquet import open_segment
 from thermocline.cold.storage.storage import StoredFile
@@ -268,7 +268,7 @@ def _search_checkpoint(
 
 def _search_journal(site: JobWorkspace, subjects: Sequence[Subject]) -> Iterator[SubjectTrace]:
     """Search the rows in the journal's files, including flushed rows."""
-    disk, folder = OsDisk(), Catalog(site.root).journal_folder
+    disk, folder = OsDisk(), f"{site.data}/{JOURNAL_FOLDER}"
     identity = None if disk.size(folder) is None else read_identity(disk, folder)
     if identity is None:
         return

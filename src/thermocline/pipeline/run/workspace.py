@@ -1,10 +1,12 @@
 """The workspace of jobs: the tables of one tenant, beside its writers and readers.
 
-In:   a lake's folder, a tenant, and the address of its node if one runs
+In:   a lake's folder or its address in a store, a tenant, and its node's address if one runs
 Out:  tables to rewrite, exact views, and flushes on demand
 
 - Jobs commit through the tables' logs like every writer; no node has to run or to stop.
 - The node that owns the journal owns the hot rows: a job reads them, and asks the node to flush.
+- A lake in an object store has its journal in a node's data folder. A workspace without that folder
+  has cold rows only, and refuses to give a view of all rows.
 """
 
 import os
@@ -15,11 +17,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from thermocline.cold.catalog import Catalog
+from thermocline.cold.storage.open_storage import is_store_address
 from thermocline.cold.table import ColdTable
 from thermocline.cold.tenants import TenantCatalog
 from thermocline.config import EMBEDDED, LakeSettings
 from thermocline.disk import OsDisk
-from thermocline.errors import Conflict, NotFound
+from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
@@ -39,19 +42,24 @@ class JobWorkspace:
         root: str | os.PathLike[str],
         tenant: str = DEFAULT_TENANT,
         *,
+        data: str | None = None,
         url: str | None = None,
         api_key: str | None = None,
         settings: LakeSettings | None = None,
         now_ns: Callable[[], int] | None = None,
     ) -> None:
-        self.root = os.path.abspath(os.fspath(root))
+        """`data` is the node's data folder, if the lake is in another place."""
+        place = os.fspath(root)
+        is_store = is_store_address(place)
+        self.root = place if is_store else os.path.abspath(place)
+        self._data = os.path.abspath(data) if data else None if is_store else self.root
         self.tenant = tenant
         self.url = url
         self._api_key = api_key
         self._settings = settings or LakeSettings()
-        folder = TenantCatalog(self.root, OsDisk()).folder(tenant)
+        tenants = TenantCatalog(self.root, OsDisk())
         self._now_ns = now_ns or clock.time_ns
-        self.catalog = Catalog(os.path.join(self.root, folder).rstrip("/"), now_ns=now_ns)
+        self.catalog = Catalog(tenants.storage(tenant), lake=tenants.lake, now_ns=now_ns)
         if Catalog(self.root).identity() is None:
             raise NotFound("there is no lake here", hint="check the path", folder=self.root)
         self._reader: Node | None = None
@@ -87,8 +95,23 @@ class JobWorkspace:
     def lake(self) -> Lake:
         """Return the lake for reading: each hot and each cold row exactly once."""
         if self._reader is None:
-            self._reader = Node(self.root, self._settings, is_read_only=True)
+            self._reader = Node(self.data, self._settings, lake=self._elsewhere, is_read_only=True)
         return self._reader.lake(self.tenant)
+
+    @property
+    def data(self) -> str:
+        """The folder that has the lake's journal; `Invalid` if it is not known."""
+        if self._data is None:
+            raise Invalid(
+                "the rows that are not flushed are in the data folder of the lake's node",
+                hint="run the job on the node's machine, with its --data",
+                lake=self.root,
+            )
+        return self._data
+
+    @property
+    def _elsewhere(self) -> str | None:
+        return None if self._data == self.root else self.root
 
     def entities(self) -> "EntityCatalog | None":
         """Return the tenant's entity types; None if the lake has no PostgreSQL.
@@ -101,13 +124,13 @@ class JobWorkspace:
         from thermocline.entity.postgres_service import FOLDER, PostgresService
         from thermocline.hot.postgres.server.cluster import running_server
 
-        is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.root, FOLDER)
+        is_own, folder = self._settings.postgres == EMBEDDED, os.path.join(self.data, FOLDER)
         if self._types is None:
             if is_own:
                 if not os.path.isdir(folder):
                     return None  # the server never existed, so it has no entities
                 self._has_started_server = running_server(folder) is None
-            self._postgres = PostgresService(self._settings, self.root)
+            self._postgres = PostgresService(self._settings, self.data)
             self._types = self._postgres.types(self.tenant, self.catalog)
         elif self._postgres is not None:
             pool = self._postgres.pool()  # restarts an embedded server that has died
@@ -129,7 +152,7 @@ class JobWorkspace:
                 for name in names:
                     node.flush(name)
             return
-        with Node(self.root, self._settings) as own:
+        with Node(self.data, self._settings, lake=self._elsewhere) as own:
             lake = own.lake(self.tenant)
             for name in names:
                 lake.flush(name)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from thermocline.cold.care.pin import LEASE_S
 from thermocline.cold.catalog import Catalog
-from thermocline.cold.storage.open_storage import OBJECT_SCHEMES, open_storage
+from thermocline.cold.storage.open_storage import open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.cold.tenants import TenantCatalog
 from thermocline.disk import OsDisk
@@ -170,17 +170,12 @@ def open_table(options: SparkOptions, *, is_read_only: bool) -> ColdTable:
 
 def open_catalog(options: SparkOptions, *, is_read_only: bool) -> Catalog:
     """Return the tables of the tenant that options name; `NotFound` if there is no lake."""
-    if options.root.partition("://")[0] in OBJECT_SCHEMES:
-        raise Invalid(
-            "tables have names only in a lake in a folder",
-            hint="load the table's address",
-            scheme=options.root.partition("://")[0],
-        )
-    if Catalog(options.root).identity() is None:
+    lake = open_storage(options.root, options.storage or None)
+    if Catalog(lake).identity() is None:
         raise NotFound("there is no lake here", hint="check the path", folder=options.root)
-    folder = TenantCatalog(options.root, OsDisk()).folder(options.tenant)
-    root = os.path.join(options.root, folder).rstrip("/")
-    return Catalog(root, is_read_only=is_read_only)
+    tenants = TenantCatalog(lake, OsDisk())
+    place = tenants.storage(options.tenant)
+    return Catalog(place, lake=tenants.lake, is_read_only=is_read_only)
 
 
 def _name_tables(options: SparkOptions, error: NotFound) -> NotFound:

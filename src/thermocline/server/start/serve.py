@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from thermocline.care.keeper import CareKeeper
+from thermocline.cold.storage.open_storage import is_store_address
 from thermocline.config import NodeSettings
 from thermocline.errors import ThermoclineError
 from thermocline.extras import require_extra
@@ -76,7 +77,10 @@ class NodeServer:
     ) -> None:
         """`reread` returns the current settings, for a reload."""
         root = os.path.abspath(settings.data)
-        self.settings = replace(settings, data=root)
+        place = settings.lake_url
+        if place and not is_store_address(place):
+            place = os.path.abspath(place)
+        self.settings = replace(settings, data=root, lake_url=place)
         self._reread = reread
         self.log = log or EventLog()
         self._notifier = notifier or Notifier()
@@ -87,7 +91,7 @@ class NodeServer:
         may_be_open = settings.allow_insecure or not exposed_listeners(settings)
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
-        self.care = CareKeeper(root, settings.care, self._on_care)
+        self.care = CareKeeper(self.settings.lake_place, settings.care, self._on_care)
         self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
         self.listeners: dict[str, BoundListener] = {}
@@ -151,6 +155,8 @@ class NodeServer:
             self.listeners[name] = listener
         ports = {name: one.port for name, one in self.listeners.items()}
         where: dict[str, Any] = {"process": os.getpid(), "data": self.settings.data}
+        if self.settings.lake_url:
+            where["lake"] = self.settings.lake_url
         if self.settings.api is not None:
             scheme = "https" if self.settings.tls_certificate else "http"
             where["console"] = f"{scheme}://{self.settings.api.host}:{ports['api']}/"

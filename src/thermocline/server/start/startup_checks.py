@@ -77,13 +77,13 @@ def forward_logging(log: EventLog) -> Iterator[None]:
 
 def check_identity(settings: NodeSettings) -> None:
     """Raise `Invalid` if the settings name a lake id and the folder is not that lake."""
-    identity = Catalog(settings.data).identity()
+    identity = Catalog(settings.lake_place).identity()
     expected = settings.lake_id
     if expected and (identity is None or identity.lake_id != expected):
         raise Invalid(
             "the data folder is not the expected lake",
             hint="mount the disk if it is not mounted, or fix lake_id",
-            folder=settings.data,
+            folder=settings.lake_place,
             expected=expected,
             found="none" if identity is None else identity.lake_id,
         )
@@ -108,7 +108,7 @@ def journal_bytes(data: str) -> int:
 
 def open_node(settings: NodeSettings) -> Node:
     """Open the node, and test its file system's guarantees."""
-    node = Node(settings.data, settings.lake)
+    node = Node(settings.data, settings.lake, lake=settings.lake_url or None)
     try:
         probe(settings.data)
     except BaseException:
