@@ -101,8 +101,8 @@ def is_lake(folder: str) -> bool:
 def open_lake(folder: str) -> "Lake":
     """Open a lake for reading; another process may write it.
 
-    `THERMOCLINE_POSTGRES` says where its entities are, as for a node, and `THERMOCLINE_DATA` the
-    data folder of a lake in an object store.
+    `THERMOCLINE_POSTGRES` says where its entities are, as for a node. The variable of the
+    setting `data` names the data folder of a lake in an object store.
     """
     from thermocline.cold.storage.open_storage import is_store_address
     from thermocline.config import read_lake_settings
