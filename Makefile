@@ -16,7 +16,7 @@ CHROMIUM ?= /usr/bin/chromium
 # They need no browser, no Java and no PostgreSQL, and they find most mistakes.
 QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest
 
-.PHONY: help demo test quick check docs console bench interop evidence clean
+.PHONY: help demo test quick check docs console bench interop conformance evidence clean
 
 help:
 	@echo "make demo      starts a node, feeds it, kills it with -9, runs the pipeline, draws a gap"
@@ -101,6 +101,12 @@ interop: $(READY)
 	$(INTEROP)/bin/pip install --quiet pyarrow "duckdb==1.5.5" duckdb-extension-avro==1.5.5 \
 		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 "datafusion==54.*" pyiceberg pyiceberg-core chdb
 	$(BIN)/python tests/interop/matrix.py $(INTEROP)/bin/python
+
+# Runs Prometheus' own PromQL cases; needs Go, which fetches them, and nothing else does.
+PROMETHEUS := github.com/prometheus/prometheus@v0.315.0
+conformance: $(READY)
+	$(BIN)/python -m tests.conformance.run_promql "$$(go mod download -json $(PROMETHEUS) \
+		| sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')/promql/promqltest/testdata"
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

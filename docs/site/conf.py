@@ -31,6 +31,7 @@ PAGES = {
         "docs/contract",
         "docs/pipeline",
         "docs/iceberg",
+        "docs/promql",
         "docs/console",
         "examples/README",
     ],

@@ -32,16 +32,16 @@ _UNITS_MS = {
 _INSTANT = re.compile(r"^eval(?:_(\w+))?\s+instant\s+(?:at\s+(\S+))?\s*(.+)$")
 _RANGE = re.compile(r"^eval(?:_(\w+))?\s+range\s+from\s+(\S+)\s+to\s+(\S+)\s+step\s+(\S+)\s+(.+)$")
 _EXPECT = re.compile(r"^expect\s+(\w+)(?:\s+(msg|regex)\s*:\s*(.*))?$")
-_PAIR = re.compile(
-    r'\s*(?:([a-zA-Z_][\w:.]*)|("(?:\\.|[^"\\])*"))\s*(?:=\s*("(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'))?\s*(?:,|$)'
-)
+_QUOTED = r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\''
+_PAIR = re.compile(rf"\s*(?:([a-zA-Z_][\w:.]*)|({_QUOTED}))\s*(?:=\s*({_QUOTED}))?\s*(?:,|$)")
+_ROW = re.compile(rf"^([a-zA-Z_:][\w:.]*)?\s*(?!\{{\{{)(\{{(?:{_QUOTED}|[^}}\"'])*\}})?\s*(.*)$")
 _RUN = re.compile(r"^([+-]?(?:[\d.]+(?:e[+-]?\d+)?|Inf|inf|NaN|nan))(?:([+-].+?))?x(\d+)$")
 _POSITION = re.compile(r"\s*\(\d+:\d+\)$")
 
 NATIVE = "native histograms"
 EXPERIMENTAL = re.compile(
     r"\b(info|limitk|limit_ratio|sort_by_label(_desc)?|histogram_quantiles|max_of|min_of"
-    r"|mad_over_time|double_exponential_smoothing|ts_of_\w+_over_time|start_timestamp|first_over_time)\s*[(]"
+    r"|mad_over_time|double_exponential_smoothing|ts_of_\w+_over_time|start_timestamp)\s*[(]"
     r"|\b(anchored|smoothed)\b|\b(fill|fill_left|fill_right)\s*\(|\b(start|end|step|range)\(\)"
 )
 EXPERIMENTAL_FILES = {
@@ -170,10 +170,7 @@ def _case(number: int, line: str, block: list[str]) -> Case:
 
 def parse_row(row: str) -> tuple[Labels, str]:
     """Return the labels of a series, and the text of its points."""
-    found = re.match(
-        r"^([a-zA-Z_:][\w:.]*)?\s*(?!\{\{)(\{(?:\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[^}\"'])*\})?\s*(.*)$",
-        row,
-    )
+    found = _ROW.match(row)
     if not found or (found[1] is None and found[2] is None):
         raise ValueError(row)
     pairs = [(NAME, found[1])] if found[1] else []
@@ -192,15 +189,10 @@ def parse_row(row: str) -> tuple[Labels, str]:
 def _unquote(text: str) -> str:
     if text[:1] == "`":
         return text[1:-1]
-    return (
-        text[1:-1]
-        .encode()
-        .decode("unicode_escape")
-        .encode("latin-1", "replace")
-        .decode("utf-8", "replace")
-        if "\\" in text
-        else text[1:-1]
-    )
+    if "\\" not in text:
+        return text[1:-1]
+    raw = text[1:-1].encode().decode("unicode_escape").encode("latin-1", "replace")
+    return raw.decode("utf-8", "replace")
 
 
 def expand_points(text: str) -> list[float | None]:

@@ -28,7 +28,7 @@ def instant_document(answer: Answer, series_max: int = 0) -> bytes:
         return _success("scalar", found, answer.notes)
     if isinstance(value, SampleSet):
         parts = _matrix_of_samples(value)
-        return _success("matrix", _joined(parts, series_max, answer.notes), answer.notes)
+        return _success("matrix", _join_series(parts, series_max, answer.notes), answer.notes)
     parts = (
         b'{"metric":%b,"value":[%b,"%b"]}'
         % (
@@ -38,7 +38,7 @@ def instant_document(answer: Answer, series_max: int = 0) -> bytes:
         )
         for place, labels in enumerate(value.labels)
     )
-    return _success("vector", _joined(parts, series_max, answer.notes), answer.notes)
+    return _success("vector", _join_series(parts, series_max, answer.notes), answer.notes)
 
 
 def range_document(answer: Answer, series_max: int = 0) -> bytes:
@@ -52,7 +52,7 @@ def range_document(answer: Answer, series_max: int = 0) -> bytes:
         parts = _matrix_of_samples(value)
     else:
         parts = _matrix_of_vector(value, answer.times_ms)
-    return _success("matrix", _joined(parts, series_max, answer.notes), answer.notes)
+    return _success("matrix", _join_series(parts, series_max, answer.notes), answer.notes)
 
 
 def data_document(data: Any, notes: Notes | None = None) -> bytes:
@@ -77,7 +77,7 @@ def _success(kind: str, result: bytes, notes: Notes) -> bytes:
     return found + b"}"
 
 
-def _joined(parts: Iterator[bytes], series_max: int, notes: Notes) -> bytes:
+def _join_series(parts: Iterator[bytes], series_max: int, notes: Notes) -> bytes:
     found: list[bytes] = []
     for part in parts:
         if series_max and len(found) == series_max:

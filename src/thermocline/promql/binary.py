@@ -133,7 +133,7 @@ def _or(matching: Matching, left: SeriesVector, right: SeriesVector) -> SeriesVe
         np.concatenate([left.has, has]),
         drops=left.drops + right.drops,
     )
-    return _merged(joined)
+    return _merge(joined)
 
 
 _SETS = {"and": _and, "or": _or, "unless": _unless}
@@ -176,7 +176,7 @@ def _match(node: Binary, left: SeriesVector, right: SeriesVector) -> SeriesVecto
         values = keeps.astype(np.float64)
     elif keeps is not None:
         has = has & keeps
-    return _merged(make_vector(labels, values, has, drops=node.returns_bool))
+    return _merge(make_vector(labels, values, has, drops=node.returns_bool))
 
 
 _Side = tuple[SeriesVector, dict[Labels, list[int]], float | None]
@@ -194,18 +194,18 @@ def _pair(node: Binary, many: _Side, one: _Side) -> tuple[list[tuple[int, int]],
                 labels.append(_result_labels(node, many[0].labels[place], one[0].labels[other]))
             if one[2] is not None:
                 pairs.append((place, -1))
-                shared = _shared(matching, found)
+                shared = _group_labels(matching, found)
                 labels.append(_result_labels(node, many[0].labels[place], shared))
     if many[2] is not None:
         for found, members in one[1].items():
             for other in members:
                 pairs.append((-1, other))
-                shared = _shared(matching, found)
+                shared = _group_labels(matching, found)
                 labels.append(_result_labels(node, shared, one[0].labels[other]))
     return pairs, labels
 
 
-def _shared(matching: Matching, found: Labels) -> Labels:
+def _group_labels(matching: Matching, found: Labels) -> Labels:
     return found if matching.is_on else drop_name(found)
 
 
@@ -316,7 +316,7 @@ def _result_labels(node: Binary, many: Labels, one: Labels) -> Labels:
     return found
 
 
-def _merged(vector: SeriesVector) -> SeriesVector:
+def _merge(vector: SeriesVector) -> SeriesVector:
     try:
         return merge_same_labels(vector)
     except SameLabels as error:

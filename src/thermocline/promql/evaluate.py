@@ -435,7 +435,7 @@ class _Evaluation:
 
     def _check_deadline(self) -> None:
         if self.limits.is_stopped():
-            raise QueryCancelled("the query was stopped", hint="nobody waits for its answer")
+            raise QueryCancelled("the query was stopped", hint="send it again")
         if clock.monotonic() > self.limits.deadline_s:
             raise QueryTimeout(
                 "the query did not end before its deadline",
@@ -508,20 +508,20 @@ def _call_round(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Val
 
 def _call_clamp(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Value:
     low, high = run.numbers(arguments[1], times), run.numbers(arguments[2], times)
-    return _clamped(run.vector(arguments[0], times), low, high)
+    return _clamp_vector(run.vector(arguments[0], times), low, high)
 
 
 def _call_clamp_min(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Value:
     low = run.numbers(arguments[1], times)
-    return _clamped(run.vector(arguments[0], times), low, np.full(len(times), np.inf))
+    return _clamp_vector(run.vector(arguments[0], times), low, np.full(len(times), np.inf))
 
 
 def _call_clamp_max(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Value:
     high = run.numbers(arguments[1], times)
-    return _clamped(run.vector(arguments[0], times), np.full(len(times), -np.inf), high)
+    return _clamp_vector(run.vector(arguments[0], times), np.full(len(times), -np.inf), high)
 
 
-def _clamped(vector: SeriesVector, low: Floats, high: Floats) -> SeriesVector:
+def _clamp_vector(vector: SeriesVector, low: Floats, high: Floats) -> SeriesVector:
     values, has = clamp(vector, low, high)
     return make_vector(vector.labels, values, has, drops=True)
 
@@ -529,15 +529,15 @@ def _clamped(vector: SeriesVector, low: Floats, high: Floats) -> SeriesVector:
 def _call_replace(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Value:
     target, template, source, pattern = map(run.text, arguments[1:])
     vector = run.vector(arguments[0], times)
-    return _merged(label_replace(vector, target, template, source, pattern))
+    return _merge(label_replace(vector, target, template, source, pattern))
 
 
 def _call_join(run: _Evaluation, arguments: Sequence[Node], times: Ints) -> Value:
     target, separator, *sources = map(run.text, arguments[1:])
-    return _merged(label_join(run.vector(arguments[0], times), target, separator, sources))
+    return _merge(label_join(run.vector(arguments[0], times), target, separator, sources))
 
 
-def _merged(vector: SeriesVector) -> SeriesVector:
+def _merge(vector: SeriesVector) -> SeriesVector:
     try:
         return merge_same_labels(vector)
     except SameLabels as error:

@@ -88,7 +88,7 @@ def grouping_key(names: Sequence[str], *, by: bool) -> Callable[[Labels], Labels
     return lambda labels: drop_labels(labels, dropped)
 
 
-def anchored(pattern: str) -> str:
+def whole_pattern(pattern: str) -> str:
     """Return the expression that matches a whole value where `pattern` does."""
     return f"^(?s:{pattern})$"
 
@@ -103,7 +103,7 @@ def match_values(matcher: Matcher, values: Sequence[str]) -> list[bool]:
 
 def _match_regex(pattern: str, values: Sequence[str]) -> list[bool]:
     try:
-        found = pc.match_substring_regex(pa.array(values, pa.string()), anchored(pattern))
+        found = pc.match_substring_regex(pa.array(values, pa.string()), whole_pattern(pattern))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise bad_pattern(pattern, error) from error
     return [bool(one) for one in found.to_pylist()]
@@ -126,8 +126,8 @@ def replace_whole(values: Sequence[str], pattern: str, template: str) -> list[st
     rewritten = _rewrite_template(template, numbers, len(groups))
     column = pa.array(values, pa.string())
     try:
-        is_match = pc.match_substring_regex(column, anchored(pattern)).to_pylist()
-        made = pc.replace_substring_regex(column, anchored(pattern), rewritten).to_pylist()
+        is_match = pc.match_substring_regex(column, whole_pattern(pattern)).to_pylist()
+        made = pc.replace_substring_regex(column, whole_pattern(pattern), rewritten).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise bad_pattern(pattern, error) from error
     return [one if fits else None for one, fits in zip(made, is_match, strict=True)]

@@ -7,8 +7,8 @@ Out:  samples by Prometheus' names and labels; lists of series
   samples are read, by the gate, workers and limits of every query; hot rows are among them.
 - A number is the series of its metric. An explicit histogram is the series `_count`, `_sum` and
   `_bucket`, a summary `_count`, `_sum` and one for each quantile.
-- An exponential histogram has `_count` and `_sum`. Its buckets change their bounds, so they are no
-  series; whoever asks for them gets a warning that names the metric.
+- An exponential histogram has `_count` and `_sum`. Its buckets change their bounds, so they are not
+  series: a query of them has a warning that names the metric.
 - A point without a recorded value ends its series: it is a stale marker.
 - A sum of delta temporality is added up from the first sample that the query reads.
 - Times are truncated to milliseconds. Of two samples of a series at one time the last one counts.
@@ -323,7 +323,7 @@ class LakeSource:
         """Return the labels of the parts of histograms; bounds are read from their newest rows."""
         kind = every.metrics[0].kind
         found = [
-            _renamed(labels, suffix) for labels in every.labels for suffix in ("_count", "_sum")
+            _add_suffix(labels, suffix) for labels in every.labels for suffix in ("_count", "_sum")
         ]
         if kind == "exponential_histogram":
             _warn_of_buckets(every.metrics, alternatives, notes)
@@ -350,7 +350,7 @@ class LakeSource:
                     make_labels([*labels, ("quantile", go_number(one["quantile"]))]) for one in held
                 ]
                 continue
-            named = _renamed(labels, "_bucket")
+            named = _add_suffix(labels, "_bucket")
             found += [
                 make_labels([*named, (BUCKET_BOUND, go_number(bound))])
                 for bound in (*held, float("inf"))
@@ -477,7 +477,7 @@ def _points(chosen: _Chosen, rows: pa.Table) -> _Part:
     return _Part(_distinct(chosen.labels), numbers, rows.column("time_ms").to_numpy(), values)
 
 
-def _renamed(labels: Labels, suffix: str) -> Labels:
+def _add_suffix(labels: Labels, suffix: str) -> Labels:
     return make_labels((name, value + suffix if name == NAME else value) for name, value in labels)
 
 
@@ -492,7 +492,7 @@ def _histogram_parts(
     deltas = _deltas(chosen)
     numbers, times = rows.column("number").to_numpy(), rows.column("time_ms").to_numpy()
     for suffix, column in (("_count", "count"), ("_sum", "sum")):
-        labels = [_renamed(one, suffix) for one in _distinct(chosen.labels)]
+        labels = [_add_suffix(one, suffix) for one in _distinct(chosen.labels)]
         values = _accumulate(_column(rows, column), numbers, deltas)
         yield from _matching(_Part(labels, numbers, times, values), alternatives)
     if kind == "exponential_histogram":
@@ -530,7 +530,7 @@ def _matching(part: _Part, alternatives: Sequence[Sequence[Matcher]]) -> Iterato
     )
 
 
-def _exploded(
+def _explode(
     chosen: _Chosen,
     rows: pa.Table,
     keys: Floats,
@@ -549,7 +549,7 @@ def _exploded(
             hint="select fewer histograms",
             series_max=SERIES_MAX,
         )
-    base = [_renamed(one, suffix) for one in _distinct(chosen.labels)]
+    base = [_add_suffix(one, suffix) for one in _distinct(chosen.labels)]
     texts = [go_number(float(key)) for key in distinct]
     labels = [
         make_labels([*base[pair // len(distinct)], (name, texts[pair % len(distinct)])])
@@ -590,7 +590,7 @@ def _bucket_part(chosen: _Chosen, rows: pa.Table, deltas: Bools) -> _Part:
     of_row = np.concatenate([of_row, without])
     keys = np.concatenate([keys, np.full(len(without), np.inf)])
     values = np.concatenate([values, _column(rows, "count")[without]])
-    part = _exploded(chosen, rows, keys, of_row, values, BUCKET_BOUND, "_bucket")
+    part = _explode(chosen, rows, keys, of_row, values, BUCKET_BOUND, "_bucket")
     if not deltas.any():
         return part
     names = {labels: place for place, labels in enumerate(_distinct(chosen.labels))}
@@ -613,7 +613,7 @@ def _quantile_part(chosen: _Chosen, rows: pa.Table) -> _Part:
     flat, of_row, _ = _lists(rows.column("quantiles"))
     keys = pc.struct_field(flat, "quantile").to_numpy(zero_copy_only=False)
     values = pc.struct_field(flat, "value").to_numpy(zero_copy_only=False)
-    return _exploded(chosen, rows, keys, of_row, values, "quantile", "")
+    return _explode(chosen, rows, keys, of_row, values, "quantile", "")
 
 
 def _join(parts: list[_Part]) -> SampleSet:

@@ -112,7 +112,7 @@ class _Reading:
         try:
             for batch in reader:
                 if self.limits.is_stopped():
-                    raise QueryCancelled("the query was stopped", hint="nobody waits for it")
+                    raise QueryCancelled("the query was stopped", hint="send it again")
                 rows += batch.num_rows
                 if rows > rows_max:
                     raise Overloaded(

@@ -218,7 +218,7 @@ def _time_of_extreme(ufunc: np.ufunc) -> Callable[[Windows], Evaluated]:
     return evaluate
 
 
-def _changed(windows: Windows, is_change: Bools) -> Evaluated:
+def _count_marked(windows: Windows, is_change: Bools) -> Evaluated:
     """Return how many samples of each window, but for its first, are marked."""
     total = np.concatenate(([0], np.cumsum(is_change)))
     return _with_samples(
@@ -232,7 +232,7 @@ def changes(windows: Windows) -> Evaluated:
     differs = np.zeros(len(values), dtype=bool)
     both_nan = np.isnan(values[1:]) & np.isnan(values[:-1])
     differs[1:] = (values[1:] != values[:-1]) & ~both_nan
-    return _changed(windows, differs)
+    return _count_marked(windows, differs)
 
 
 def resets(windows: Windows) -> Evaluated:
@@ -240,7 +240,7 @@ def resets(windows: Windows) -> Evaluated:
     values = windows.samples.values
     falls = np.zeros(len(values), dtype=bool)
     falls[1:] = values[1:] < values[:-1]
-    return _changed(windows, falls)
+    return _count_marked(windows, falls)
 
 
 def extrapolate(windows: Windows, *, is_counter: bool, is_rate: bool) -> Evaluated:

@@ -43,8 +43,13 @@ from thermocline.server.api.http.incoming import (
     request_id_of,
 )
 from thermocline.server.api.http.problem import HttpStatusError
-from thermocline.server.api.http.reply import encode_answer, send_answer, send_problem
-from thermocline.server.api.types.route import ApiRequest, ApiRoute
+from thermocline.server.api.http.reply import (
+    encode_answer,
+    send_answer,
+    send_problem,
+    send_prometheus_error,
+)
+from thermocline.server.api.types.route import PROMETHEUS, ApiRequest, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
 from thermocline.server.iceberg.endpoint import CATALOG_PREFIX, FILES_PREFIX, IcebergEndpoint
 from thermocline.server.observe.health import Health
@@ -180,12 +185,12 @@ class _RequestMiddleware:
         except ClientGone:
             status = status or 499
         except ThermoclineError as error:
-            await send_problem(note_status, error, request_id)
+            await _send_error(note_status, error, scope)
         except Exception as error:
             _log_bug(self._parts.log, error, request_id)
             if status:
                 raise  # the answer has begun, so uvicorn closes the connection
-            await send_problem(note_status, error, request_id)
+            await _send_error(note_status, error, scope)
         finally:
             seconds = time.monotonic() - began_s
             self._parts.metrics.count_request(LISTENER, scope["thermocline.route"], status, seconds)
@@ -200,6 +205,13 @@ class _RequestMiddleware:
             raise HttpStatusError(found.value, status=421, hint=hint)
         if found is HostRefusal.PAGE:
             raise Forbidden(found.value, hint="make a key, and let the page send it")
+
+
+async def _send_error(send: Send, error: Exception, scope: AsgiScope) -> None:
+    """Send an error in the form of its route."""
+    is_problem = scope.get("thermocline.error_form") != PROMETHEUS
+    sending = send_problem if is_problem else send_prometheus_error
+    await sending(send, error, scope["thermocline.request_id"])
 
 
 def _log_bug(log: EventLog, error: BaseException, request_id: str) -> None:
@@ -235,6 +247,7 @@ class _PathHandler:
             await send_problem(send, error, request_id, {"Allow": allow})
             return
         scope["thermocline.route"] = route.path
+        scope["thermocline.error_form"] = route.error_form
         caller = self._authenticate(route, Headers(scope=scope), scope)
         if route.body is None:
             await self._answer(route, caller, None, scope, receive, send)

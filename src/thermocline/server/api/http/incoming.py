@@ -13,7 +13,7 @@ Out:  typed values of `request_types.py`; the inflated bytes of a body
 import asyncio
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -145,14 +145,10 @@ def decode_body(data: bytes, shape: type[Shape]) -> Shape:
 
 
 def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
-    """Decode the query parameters into a type; each may come once."""
-    values: dict[str, str] = {}
-    for name, value in params.multi_items():
-        if name in values:
-            raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
-        values[name] = value
+    """Decode the query parameters into a type; each may come once, except for lists."""
+    values = field_values(params.multi_items(), shape)
     try:
-        return msgspec.convert(_without_empty(values), shape, strict=False)
+        return msgspec.convert(values, shape, strict=False)
     except (msgspec.MsgspecError, ValueError) as error:
         hint = "see /api/docs for the parameters of the route"
         raise Invalid(
@@ -160,9 +156,21 @@ def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
         ) from error
 
 
-def _without_empty(values: Mapping[str, str]) -> dict[str, Any]:
-    # An empty value means an absent parameter: forms and curl send it so.
-    return {name: value for name, value in values.items() if value != ""}
+def field_values(pairs: Iterable[tuple[str, str]], shape: type) -> dict[str, Any]:
+    """Return parameters by name; those that are lists in the type may come several times."""
+    fields = msgspec.structs.fields(shape)
+    lists = {one.encode_name for one in fields if getattr(one.type, "__origin__", None) is list}
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if value == "":
+            continue  # an absent parameter: forms and curl send it so
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
+        else:
+            values[name] = value
+    return values
 
 
 def _why(error: BaseException) -> str:
@@ -179,6 +187,7 @@ __all__ = [
     "body_too_large",
     "decode_body",
     "decode_parameters",
+    "field_values",
     "idempotency_key_of",
     "read_body",
     "request_id_of",

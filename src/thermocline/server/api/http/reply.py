@@ -16,6 +16,7 @@ import pyarrow as pa
 from starlette.types import Message, Send
 
 from thermocline.contract.document.text import encode_text
+from thermocline.promql.answer import error_document
 from thermocline.server.api.http.encode import (
     MEDIA_TYPES,
     content_type,
@@ -35,6 +36,18 @@ from thermocline.server.api.types.route import JSON, ApiRequest, ApiResponse, Tr
 TRUNCATED = "X-Thermocline-Truncated"
 SEND_WAIT_S = 30.0
 PART_BYTES = 256 << 10
+_PROMETHEUS_KINDS = {
+    400: "bad_data",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    413: "bad_data",
+    415: "bad_data",
+    429: "execution",
+    501: "bad_data",
+    503: "unavailable",
+    504: "timeout",
+}
 
 
 def choose_format(call: ApiRequest, named: str | None = None) -> str:
@@ -86,6 +99,16 @@ async def send_problem(
     return problem.status
 
 
+async def send_prometheus_error(send: Send, error: BaseException, request_id: str) -> int:
+    """Send an error in Prometheus' form, and return its status."""
+    problem = problem_of(error, request_id)
+    texts = [problem.detail, str((problem.facts or {}).get("why", "")), problem.hint]
+    kind = _PROMETHEUS_KINDS.get(problem.status, "internal")
+    data = error_document(kind, ": ".join(text for text in texts if text))
+    await _send(send, problem.status, data, JSON, problem_headers(error, problem))
+    return problem.status
+
+
 async def _send(
     send: Send, status: int, data: bytes, media_type: str, headers: dict[str, str]
 ) -> None:
@@ -119,4 +142,5 @@ __all__ = [
     "send_answer",
     "send_in_time",
     "send_problem",
+    "send_prometheus_error",
 ]

@@ -13,7 +13,7 @@ import msgspec
 from thermocline import __version__
 from thermocline.server.api.http.problem import PROBLEM_TYPE, TITLES
 from thermocline.server.api.types.response_types import ProblemResponse
-from thermocline.server.api.types.route import JSON, ApiRoute
+from thermocline.server.api.types.route import JSON, PROMETHEUS, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
 
 REF = "#/components/schemas/{name}"
@@ -21,6 +21,11 @@ BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
 TEXT = {"type": "string"}
 OBJECT = {"type": "object"}
 ANY_ROWS = {"anyOf": [{"type": "array", "items": OBJECT}, OBJECT]}
+PROMETHEUS_ERROR = {
+    "type": "object",
+    "required": ["status", "errorType", "error"],
+    "properties": {"status": {"const": "error"}, "errorType": TEXT, "error": TEXT},
+}
 _PARAMETER = re.compile(r"\{(\w+)\}")
 HEADERS = {
     "X-Query-Id": "the id of the query, to cancel it by",
@@ -135,7 +140,7 @@ def _operation(
         schema = schemas.get(route.body, OBJECT)
         content = {media: {"schema": schema} for media in route.body_types}
         operation["requestBody"] = {"required": True, "content": content}
-    elif route.stream is not None:
+    elif route.stream is not None and route.method != "GET":
         content = {media: {"schema": _media_schema(media, ANY_ROWS)} for media in route.body_types}
         operation["requestBody"] = {"required": True, "content": content}
     operation["responses"] = _responses(route, schemas)
@@ -172,6 +177,8 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     errors |= {401, 403} if route.scope is not None else set()
     errors |= {413, 415} if route.body is not None else set()
     problem = {PROBLEM_TYPE: {"schema": schemas[ProblemResponse]}}
+    if route.error_form == PROMETHEUS:
+        problem = {JSON: {"schema": PROMETHEUS_ERROR}}
     responses = {str(route.status): good}
     if 304 in errors:
         errors.remove(304)

@@ -9,7 +9,7 @@ Out:  the types that requests are decoded into
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from thermocline.format.schema import COLUMNS_MAX
 from thermocline.names import (
@@ -269,6 +269,21 @@ class RowsParams(StrictRequest):
 
     evolve: bool = False
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | None = None
+
+
+class PrometheusParams(Struct, kw_only=True):
+    """The parameters of Prometheus' routes for queries; others are ignored, as Prometheus does."""
+
+    query: str | None = None
+    time: str | None = None
+    start: str | None = None
+    end: str | None = None
+    step: str | None = None
+    timeout: str | None = None
+    lookback_delta: str | None = None
+    limit: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+    metric: str | None = None
+    match: list[str] = field(default_factory=list, name="match[]")
 
 
 # Entities

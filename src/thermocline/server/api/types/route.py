@@ -22,6 +22,7 @@ from thermocline.server.api.http.encode import MEDIA_TYPES
 from thermocline.server.api.types.request_types import NoParams
 
 API = "/api/v1"
+PROMETHEUS = "prometheus"
 JSON = "application/json"
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
 
@@ -70,6 +71,10 @@ class TruncatedRows:
     is_truncated: bool
 
 
+Streamed = Callable[[ApiRequest, Send], Awaitable[None]]
+"""Answers a request by itself, on the loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
     """An address and a method, with everything that routing and the documentation need.
@@ -79,7 +84,8 @@ class ApiRoute:
     `run` blocks and is called on a thread; it returns a value of type `answer`, an `ApiResponse`,
     or, if the route has several `forms`, an Arrow table or a `TruncatedRows`. `stream` is called on
     the loop instead and sends its answer itself. With `is_raw` the body stays bytes, up to the
-    node's limit: a document keeps every digit.
+    node's limit: a document keeps every digit. With `error_form` `prometheus` an error has
+    Prometheus' form instead of that of a problem document.
     """
 
     method: str
@@ -89,7 +95,7 @@ class ApiRoute:
     summary: str
     answer: Any
     run: Callable[[ApiRequest], Any] | None = None
-    stream: Callable[[ApiRequest, Send], Awaitable[None]] | None = None
+    stream: "Streamed | None" = None
     params_type: type = NoParams
     body: Any = None
     body_types: tuple[str, ...] = (JSON,)
@@ -101,3 +107,4 @@ class ApiRoute:
     request_headers: tuple[str, ...] = ()
     is_raw: bool = False
     description: str = ""
+    error_form: str = "problem"

@@ -21,12 +21,20 @@ from thermocline.server.api.handle import (
     console,
     entity,
     freshness,
+    promql,
     query,
     table,
     table_writes,
 )
 from thermocline.server.api.types import request_types, response_types
-from thermocline.server.api.types.route import API, EVERY_FORMAT, JSON, ApiRequest, ApiRoute
+from thermocline.server.api.types.route import (
+    API,
+    EVERY_FORMAT,
+    JSON,
+    PROMETHEUS,
+    ApiRequest,
+    ApiRoute,
+)
 from thermocline.server.console.asset import MEDIA_TYPES
 from thermocline.server.observe.metrics import CONTENT_TYPE
 
@@ -628,6 +636,42 @@ def _console_routes() -> Iterator[ApiRoute]:
     )
 
 
+def _prometheus_routes() -> Iterator[ApiRoute]:
+    """Yield Prometheus' routes for queries; the parameters are in the address or in a form."""
+    base = f"{API}/prom/api/v1"
+    shared: dict[str, Any] = {
+        "params_type": request_types.PrometheusParams,
+        "error_form": PROMETHEUS,
+        "errors": (404, 429, 501, 503, 504),
+    }
+    for path, name, summary, stream in (
+        ("query", "query", "Evaluate PromQL at one time", promql.query),
+        ("query_range", "query_range", "Evaluate PromQL at the steps of a range",
+         promql.query_range),
+        ("series", "series", "List the series that match", promql.series),
+        ("labels", "labels", "List the names of labels", promql.labels),
+    ):  # fmt: skip
+        for method, way in (("GET", ""), ("POST", "_form")):
+            yield ApiRoute(
+                method, f"{base}/{path}", "query", f"prometheus_{name}{way}", summary, dict,
+                stream=stream, body_types=(promql.FORM,), **shared,
+            )  # fmt: skip
+    for path, name, summary, stream in (
+        ("label/{label}/values", "label_values", "List the values of a label",
+         promql.label_values),
+        ("metadata", "metadata", "List the metrics with their type and unit", promql.metadata),
+    ):  # fmt: skip
+        yield ApiRoute(
+            "GET", f"{base}/{path}", "query", f"prometheus_{name}", summary, dict,
+            stream=stream, **shared,
+        )  # fmt: skip
+    yield ApiRoute(
+        "GET", f"{base}/status/buildinfo", "query", "prometheus_buildinfo",
+        "Tell which Prometheus the routes are like", dict, run=promql.build_info,
+        error_form=PROMETHEUS,
+    )  # fmt: skip
+
+
 def _public_routes() -> Iterator[ApiRoute]:
     """Yield the routes without a scope: they disclose no tenant's data."""
     for name, summary, run in (
@@ -659,6 +703,7 @@ def _public_routes() -> Iterator[ApiRoute]:
 
 ROUTES: tuple[ApiRoute, ...] = (
     *_query_routes(),
+    *_prometheus_routes(),
     *_table_routes(),
     *_row_routes(),
     *_change_routes(),
