@@ -23,7 +23,7 @@ from thermocline import __version__
 from thermocline.cli import demo, sql
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
-from thermocline.cli.node import backup, doctor, journal, key, serve, tenant
+from thermocline.cli.node import backup, doctor, journal, key, serve, status, tenant
 from thermocline.cli.pipeline import pipeline, worker
 from thermocline.cli.table import column, coverage, info, lake, maintenance, write
 from thermocline.cli.terminal.report_error import (
@@ -96,6 +96,7 @@ for _group, _commands in (
     (app, coverage.COMMANDS),
     (app, sql.COMMANDS),
     (app, serve.COMMANDS),
+    (app, status.COMMANDS),
     (app, doctor.COMMANDS),
     (app, backup.COMMANDS),
     (app, worker.COMMANDS),

@@ -80,6 +80,18 @@ class Wire:
         """Return the JSON answer of a GET."""
         return _parse_json(self.send("GET", path, params=params, is_repeatable=True))
 
+    def read_health(self, path: str) -> dict[str, Any]:
+        """Return the report of a health route; a node that is not ready answers with one, too."""
+        self._check_open()
+        try:
+            response = self._http.get(path)
+        except httpx2.HTTPError as error:
+            raise self.lost_error(error, is_read=True) from error
+        report = _parse_json(response)
+        if not isinstance(report, dict) or "status" not in report:
+            raise response_error(response)
+        return report
+
     def read_rows(self, path: str, **params: Any) -> pa.Table:
         """Return the answer of a GET as an Arrow table, with the node's types."""
         headers = {"Accept": ARROW}

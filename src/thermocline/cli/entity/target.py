@@ -22,12 +22,14 @@ from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from thermocline.client import Client
+    from thermocline.client.http import Wire
     from thermocline.contract.contract import Contract
     from thermocline.lake import Lake
 
 URL = "THERMOCLINE_URL"
 KEY = "THERMOCLINE_API_KEY"
 POSTGRES = "THERMOCLINE_POSTGRES"
+TIMEOUT_S = 10.0
 
 UrlOption = Annotated[
     str | None,
@@ -87,6 +89,20 @@ def find_contract(lake: "Lake | Client", name: str, version: int | None = None) 
         hint = f"use a version from 1 to {max(contracts)}"
         raise NotFound("no such version of the contract", hint=hint, version=wanted)
     return contracts[wanted]
+
+
+@contextmanager
+def open_wire(url: str | None, key_file: str | None) -> Iterator["Wire"]:
+    """Give the block the connections to a node, and close them at the end."""
+    from contextlib import closing
+
+    from thermocline.client.http import Wire
+
+    address = url or os.environ.get(URL)
+    if not address:
+        raise Invalid("the node's address is missing", hint=f"give --url or set {URL}")
+    with closing(Wire(address, read_key(key_file), TIMEOUT_S)) as wire:
+        yield wire
 
 
 def _open_client(url: str | None, key_file: str | None) -> "Client":
