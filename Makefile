@@ -16,7 +16,7 @@ CHROMIUM ?= /usr/bin/chromium
 # They need no browser, no Java and no PostgreSQL, and they find most mistakes.
 QUICK := tests/tidy tests/format tests/contract tests/cold tests/hot tests/ingest
 
-.PHONY: help demo test quick check docs console bench interop conformance evidence clean
+.PHONY: help demo test quick check docs console bench interop conformance schedulers evidence clean
 
 help:
 	@echo "make demo      starts a node, feeds it, kills it with -9, runs the pipeline, draws a gap"
@@ -27,6 +27,7 @@ help:
 	@echo "make console   builds the console's page again (needs Node.js)"
 	@echo "make bench     runs the benchmarks and rewrites bench/RESULTS.md"
 	@echo "make interop   compares what other engines read with what we read"
+	@echo "make schedulers runs the examples with Airflow, Dagster and dbt"
 	@echo "make evidence  runs the long fault runs and writes evidence/"
 	@echo "make clean     removes the environment and what was built"
 
@@ -107,6 +108,17 @@ PROMETHEUS := github.com/prometheus/prometheus@v0.315.0
 conformance: $(READY)
 	$(BIN)/python -m tests.conformance.run_promql "$$(go mod download -json $(PROMETHEUS) \
 		| sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')/promql/promqltest/testdata"
+
+# Runs examples/schedulers with the real programs, each in its own environment.
+SCHEDULERS := build/schedulers
+schedulers: $(READY)
+	python3 -m venv $(SCHEDULERS)/dagster
+	$(SCHEDULERS)/dagster/bin/pip install --quiet "dagster>=1.11,<2"
+	python3 -m venv $(SCHEDULERS)/dbt
+	$(SCHEDULERS)/dbt/bin/pip install --quiet "dbt-core<1.11" dbt-duckdb
+	python3 -m venv $(SCHEDULERS)/airflow
+	$(SCHEDULERS)/airflow/bin/pip install --quiet "apache-airflow>=3,<4"
+	$(BIN)/python tests/interop/schedulers.py $(SCHEDULERS)
 
 evidence: $(READY)
 	$(BIN)/python evidence/run.py

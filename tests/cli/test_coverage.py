@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 
 def rows(ran):
     return [line.split(",") for line in ran.out.splitlines()]
@@ -91,3 +93,33 @@ def test_an_end_before_the_start_is_invalid(market):
     ran = market.run("gaps", "prices", "--start", "2024-06-02", "--end", "2024-06-01")
     assert ran.code == 2
     ran.told()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--fail",), 10),
+        (("--max-missing", "100%"), 0),
+        (("--max-missing", "0.01%"), 10),
+        (("--max-missing", "1000000"), 0),
+        (("--max-missing", "101%"), 2),
+        (("--max-missing", "-1"), 2),
+        (("--fail", "--start", "2019-01-01", "--end", "2019-01-02"), 10),
+    ],
+)
+def test_a_gate_passes_only_if_no_more_is_missing_than_allowed(market, words, code):
+    ran = market.run("gaps", "prices", *words, "--json")
+    assert ran.code == code, ran.err
+    if code != 2:
+        told = ran.json()
+        assert told["passed"] is (code == 0)
+        assert told["missing"] == told["buckets"] - told["buckets_held"]
+        assert bool(told["reason"]) is (code == 10)
+        assert ran.err.startswith("gate: ") is (code == 10)
+
+
+def test_a_gate_without_a_bucket_does_not_pass(shell):
+    shell.ok("table", "create", "prices", "--time-column", "ts", "--bucket", "1h")
+    ran = shell.run("gaps", "prices", "--max-missing", "100%")
+    assert ran.code == 10
+    assert "nothing was checked" in ran.err

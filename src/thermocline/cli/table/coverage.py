@@ -2,10 +2,14 @@
 
 - They read metadata alone: no Parquet file is opened.
 - On a terminal they draw the coverage as bars of blocks above the rows.
+- `gaps --fail` and `--max-missing` are a gate for schedulers: if more is missing than allowed, the
+  exit code is 10. A stretch without any bucket does not pass: nothing was checked.
 """
 
+import re
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,12 +31,14 @@ from thermocline.cli.argument import (
 )
 from thermocline.cli.table.target import open_table
 from thermocline.cli.terminal.terminal import answer_console
+from thermocline.errors import Invalid
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from thermocline.cold.coverage_report import CoverageReport
 
+EXIT_GATE = 10
 _NOUNS = {"gaps": ("gap", "gaps"), "stretches": ("stretch", "stretches")}
 
 NoEntitiesOption = Annotated[
@@ -55,11 +61,89 @@ class CoverageOptions:
     json: JsonOption = False
 
 
+@dataclass(frozen=True)
+class GateOptions:
+    """What may be missing before the command fails."""
+
+    fail: Annotated[
+        bool, typer.Option("--fail", help="Exit with code 10 if a bucket is missing.")
+    ] = False
+    max_missing: Annotated[
+        str | None,
+        typer.Option(
+            "--max-missing",
+            metavar="N|P%",
+            help="Exit with code 10 if more buckets are missing: a number, or a share such as 1%.",
+        ),
+    ] = None
+
+    def allowance(self) -> "Allowance | None":
+        """Return what may be missing; None if the command is not a gate."""
+        if self.max_missing is not None:
+            return _parse_allowance(self.max_missing)
+        return Allowance("0", buckets=0) if self.fail else None
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How many buckets may be missing: a number of them, or a share in percent."""
+
+    text: str
+    buckets: int | None = None
+    percent: Decimal = Decimal(0)
+
+    def permits(self, missing: int, total: int) -> bool:
+        """Tell whether so many missing buckets of a total are allowed."""
+        if self.buckets is not None:
+            return missing <= self.buckets
+        return missing * 100 <= self.percent * total
+
+
+def _parse_allowance(text: str) -> Allowance:
+    word = text.strip()
+    if re.fullmatch(r"\d{1,18}", word, re.ASCII):
+        return Allowance(word, buckets=int(word))
+    if re.fullmatch(r"\d{1,3}(?:\.\d{1,6})?%", word, re.ASCII):
+        percent = Decimal(word[:-1])
+        if percent <= 100:
+            return Allowance(word, percent=percent)
+    hint = "write a number of buckets, such as 3, or a share from 0% to 100%, such as 0.5%"
+    raise Invalid("this is not an allowed number of missing buckets", hint=hint, got=text)
+
+
 @expand_options
-def gaps(table: TableArgument, *, options: CoverageOptions) -> None:
-    """Show which stretches of time are missing."""
+def gaps(table: TableArgument, *, gate: GateOptions, options: CoverageOptions) -> None:
+    """Show which stretches of time are missing. With --fail, a gate for a scheduler."""
+    allowed = gate.allowance()
     view = _CoverageView(table, options)
-    view.write("gaps", view.gaps())
+    verdict = None if allowed is None else view.judge(allowed)
+    view.write("gaps", view.gaps(), verdict)
+    if verdict is not None and not verdict.is_passed:
+        print(f"gate: {verdict.reason}", file=sys.stderr)
+        raise typer.Exit(EXIT_GATE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a gate passed: the missing buckets, what is allowed, and the reason if it failed."""
+
+    missing: int
+    max_missing: str
+    reason: str = ""
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether no more is missing than allowed."""
+        return not self.reason
+
+    def facts(self) -> dict[str, Any]:
+        """Return the verdict by the names of the JSON answer."""
+        return {
+            "missing": self.missing,
+            "max_missing": self.max_missing,
+            "passed": self.is_passed,
+            "reason": self.reason or None,
+        }
 
 
 @expand_options
@@ -96,7 +180,20 @@ class _CoverageView:
             return rows.filter(_match_entity(rows, self._entity))
         return rows
 
-    def write(self, what: str, rows: "pa.Table") -> None:
+    def judge(self, allowed: Allowance) -> Verdict:
+        """Return whether so much may be missing. What cannot be known does not pass."""
+        held, total = self._count_buckets()
+        missing = total - held
+        reason = ""
+        if not self._held.is_verified:
+            reason = "the coverage contradicts the log: run `thermocline table fsck`"
+        elif not total:
+            reason = "nothing was checked: no bucket is held; give --start and --end"
+        elif not allowed.permits(missing, total):
+            reason = f"{missing:,} of {total:,} buckets are missing, {allowed.text} may be"
+        return Verdict(missing, allowed.text, reason)
+
+    def write(self, what: str, rows: "pa.Table", verdict: Verdict | None = None) -> None:
         """Write the stretches in the requested format."""
         from thermocline.cli.terminal.output import choose_output, print_json
 
@@ -104,7 +201,8 @@ class _CoverageView:
         if output.form is Format.JSON:
             from thermocline.cli.table.info import rows_json
 
-            print_json({**self._collect_facts(), what: rows_json(rows)})
+            facts = self._collect_facts() | ({} if verdict is None else verdict.facts())
+            print_json({**facts, what: rows_json(rows)})
             return
         if output.form is Format.BOX:
             self._draw(what, rows)
@@ -197,6 +295,7 @@ COMMANDS: CommandList = (
             "thermocline gaps prices",
             "thermocline gaps prices --start 2024-06-01 --end 2024-06-08",
             "thermocline gaps prices --entity symbol=NVDA --json",
+            "thermocline gaps prices --start 2024-06-01 --end 2024-06-02 --max-missing 1%",
         ),
     ),
     (

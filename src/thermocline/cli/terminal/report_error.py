@@ -8,7 +8,8 @@ Out:  three lines or one JSON object on stderr, and the exit code
     2     invalid       7     unsupported
     3     not found     8     corruption
     4     conflict      9     unauthenticated, forbidden
-    5     overloaded    130   interrupted by Ctrl-C
+    5     overloaded    10    the gate of `gaps` did not pass
+                        130   interrupted by Ctrl-C
                         141   the reader of a pipe went away
 
 - An error is always three lines, of any length: scripts may count them.
