@@ -176,7 +176,7 @@ class Raw:
     def ask(self, text: str) -> None:
         """Run a query over every file."""
         located = [
-            self._table.storage.locate(one.path, one.file_size)
+            self._table.storage.locate(one.path, one.file_size, one.checksum)
             for one in self._table.state().segments
         ]
         listed = ", ".join(f"'{path}'" for path in located)

@@ -148,7 +148,7 @@ class Bench:
         for number in range(self.options.files):
             self.table.append(prices(number * each, each))
         self.paths = [
-            self.table.cold.storage.locate(one.path, one.file_size)
+            self.table.cold.storage.locate(one.path, one.file_size, one.checksum)
             for one in self.table.cold.state().segments
         ]
         self.schema = spark.read.parquet(self.paths[0]).schema
@@ -241,7 +241,7 @@ class Bench:
     def small_paths(self) -> list[str]:
         """Return the small files that are to be made few."""
         storage, state = self.small.cold.storage, self.small.cold.state()
-        return [storage.locate(one.path, one.file_size) for one in state.segments]
+        return [storage.locate(one.path, one.file_size, one.checksum) for one in state.segments]
 
     def compact(self, name: str, turn: int) -> None:
         """Make few files of many."""

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from thermocline import __version__
-from thermocline.cli import demo, sql
+from thermocline.cli import demo, mcp, sql
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
 from thermocline.cli.node import backup, doctor, journal, key, serve, status, tenant
@@ -95,6 +95,7 @@ for _group, _commands in (
     (app, demo.COMMANDS),
     (app, coverage.COMMANDS),
     (app, sql.COMMANDS),
+    (app, mcp.COMMANDS),
     (app, serve.COMMANDS),
     (app, status.COMMANDS),
     (app, doctor.COMMANDS),
