@@ -451,7 +451,8 @@ def test_a_closed_lake_says_so_at_every_call(lake):
     ):
         with pytest.raises(Unavailable, match="the lake is closed"):
             use()
-    assert lake.root() in repr(table)
+    assert repr(table) == f"LakeTable('m', {table.root()!r}: the lake is closed)"
+    assert table._repr_html_() is None
 
 
 def test_closing_leaves_nothing_to_replay(tmp_path):

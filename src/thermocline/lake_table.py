@@ -31,6 +31,7 @@ from thermocline.errors import (
     OutcomeUnknown,
     Overloaded,
     TableNotFound,
+    ThermoclineError,
     Unavailable,
 )
 from thermocline.flush import flush
@@ -402,17 +403,23 @@ class LakeTable(TimeSeriesTable):
             pin.release()
 
     def __repr__(self) -> str:
-        view = self._view()
+        try:
+            view = self._view()
+        except ThermoclineError as error:
+            return f"LakeTable({self.name!r}, {self.root()!r}: {error.message})"
         state, hot_rows = view.state, _count_hot_rows(view)
         return (
             f"LakeTable({self.name!r}, version={state.version}, rows={state.totals.rows:,}, "
             f"hot_rows={hot_rows:,}, bucket={state.spec.bucket})"
         )
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from thermocline.show import table_html
 
-        view = self._view()
+        try:
+            view = self._view()
+        except ThermoclineError:
+            return None  # a notebook then shows the text of `repr`, which has the reason
         hot_rows = _count_hot_rows(view)
         return table_html(
             self._report_coverage(view), self.root(), name=self.name, hot_rows=hot_rows

@@ -685,7 +685,7 @@ class TimeSeriesTable:
             f"segments={segments:,}, bucket={state.spec.bucket})"
         )
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from thermocline.show import table_html
 
         return table_html(self.held(), self.root())
