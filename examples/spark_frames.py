@@ -46,19 +46,17 @@ def fill(folder: str) -> None:
 
 def read(spark: SparkSession, folder: str) -> None:
     """Read the table as it was, and as it is by Spark's own Parquet reader."""
-    readings = spark.read.format("thermocline").option("table", "readings")
-    print("rows after the first day:", readings.option("asOf", 2).load(folder).count())
+    # The files of one version go to Spark's own reader, which opens only the columns it needs.
+    print("rows after the first day:", tc.spark.read(spark, f"{folder}/readings", at=2).count())
 
-    with tc.connect(folder) as lake:
-        # The files of one version go to Spark's own reader: it opens one column of three here.
-        fast = tc.spark.read(spark, lake.table("readings"), start="2024-06-02")
-        means = fast.select("celsius").agg(f.round(f.avg("celsius"), 2).alias("mean"))
-        print("mean from the second day on:", means.first()["mean"])
+    fast = tc.spark.read(spark, f"{folder}/readings", start="2024-06-02")
+    means = fast.select("celsius").agg(f.round(f.avg("celsius"), 2).alias("mean"))
+    print("mean from the second day on:", means.first()["mean"])
 
 
 def write(spark: SparkSession, folder: str) -> None:
     """Write a frame as another table; a second write of the same batch changes nothing."""
-    readings = spark.read.format("thermocline").option("table", "readings").load(folder)
+    readings = tc.spark.read(spark, f"{folder}/readings")
     fahrenheit = readings.select("ts", "sensor", (f.col("celsius") * 1.8 + 32).alias("fahrenheit"))
     for _ in range(2):
         to = fahrenheit.write.format("thermocline").mode("append").option("batchId", "convert:1")

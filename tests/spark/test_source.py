@@ -278,6 +278,10 @@ def test_hot_rows_are_in_a_frame_when_asked_for(spark, lake):
     assert len(wanted) == 3
     assert listed(load(spark, lake.root(), hot="true", **options)) == wanted
     assert listed(tc.spark.read(spark, events, hot=True)) == wanted
+    assert listed(tc.spark.read(spark, f"{lake.root()}/events", hot=True)) == wanted
+    assert tc.spark.read(spark, Path(lake.root(), "Events")).count() == 1
+    with pytest.raises(NotFound):
+        tc.spark.read(spark, f"{lake.root()}/nothing", hot=True)
     late = load(spark, lake.root(), hot="true", **options).where(
         "ts >= timestamp_ntz'2024-06-01 02:00:00'"
     )

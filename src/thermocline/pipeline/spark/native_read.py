@@ -12,6 +12,7 @@ Out:  a frame of one version, or one exact view, with the columns that `format("
 - Spark reads only files of a file system natively; Python reads those of an object store.
 """
 
+import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +30,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as spark_types
 
 from thermocline.cold.care.pin import LEASE_S
+from thermocline.cold.catalog import LAKE_PATH
 from thermocline.cold.segment.parquet import find_stored_name
 from thermocline.cold.storage.local import LocalStorage
-from thermocline.cold.storage.open_storage import open_storage
+from thermocline.cold.storage.open_storage import is_store_address, open_storage
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid
 from thermocline.format.argument import check_flag
@@ -41,6 +43,8 @@ from thermocline.format.log.conflict import TimeWindow, parse_window
 from thermocline.format.log.state import TableState
 from thermocline.format.schema import TableColumn
 from thermocline.format.types import decode_type, is_alike
+from thermocline.names import is_table_name
+from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.options import PARTITION_BYTES
 from thermocline.pipeline.spark.partition import (
     ReadPartition,
@@ -88,10 +92,11 @@ def read(
 ) -> DataFrame:
     """Return a frame of a table, read by Spark's own Parquet reader wherever that is exact.
 
-    `table` is a folder, an address or a table. With `hot` it is a table of `tc.connect`, and the
-    frame contains each of its hot rows once. The frame is one version, the newest or the one that
-    `at` names; its files are kept for a day, even if the table changes. `storage_options` are those
-    of an object store, for the driver and the workers.
+    `table` is a folder, an address, `LAKE/NAME`, or an opened table. With `hot` it is a table of a
+    lake, which another process may write, and the frame contains each of its hot rows once. The
+    frame is one version, the newest or the one that `at` names; its files are kept for a day, even
+    if the table changes. `storage_options` are those of an object store, for the driver and the
+    workers.
     """
     cold, view, rows = _resolve_table(table, at, storage_options, hot=check_flag(hot, "hot"))
     state = view.state
@@ -116,17 +121,35 @@ def _resolve_table(
 ) -> tuple[ColdTable, TableView, pa.Table | None]:
     """Return the table, the view to read, and the hot rows if they are requested."""
     cold = getattr(table, "cold", None)
+    named = _split_lake_path(table) if cold is None else None
+    if named is not None:
+        with JobWorkspace(named[0]) as site:
+            opened = site.lake().table(named[1]) if hot else site.table(named[1])
+            return _resolve_table(opened, at, options, hot=hot)
     if not hot:
+        if isinstance(table, ColdTable):
+            return table, TableView(table.state(at)), None
         found = cold or ColdTable(open_storage(table, options, "table"))
         return found, TableView(found.state(at)), None
     if at is not None:
         hint = "omit `at` or `hot`"
         raise Invalid("an old version has no hot rows", hint=hint, at=at)
     if cold is None or not hasattr(table, "snapshot"):
-        hint = "pass a table of tc.connect(folder)"
+        hint = "name it LAKE/NAME, or pass a table of tc.connect(folder)"
         raise Invalid("only a table of a lake has hot rows", hint=hint)
     view = resolve_view(table.snapshot(), cold)
     return cold, view, hot_rows(view)
+
+
+def _split_lake_path(table: Any) -> tuple[str, str] | None:
+    """Return the lake's folder and the table's name of `LAKE/NAME`; None for any other table."""
+    if not isinstance(table, str | os.PathLike) or is_store_address(os.fspath(table)):
+        return None
+    path = os.fspath(table).rstrip("/")
+    folder, name = os.path.split(path)
+    if os.path.isdir(path) or not is_table_name(name):
+        return None
+    return (folder or ".", name) if os.path.isfile(os.path.join(folder, LAKE_PATH)) else None
 
 
 def _group_segments(
