@@ -10,6 +10,7 @@ import uvloop
 
 from thermocline.config import Address
 from thermocline.errors import Conflict
+from thermocline.server.api.types.route import ADMIT_CONNECTION
 from thermocline.server.start import api_listener as module
 from thermocline.server.start.api_listener import ApiListener
 
@@ -29,6 +30,8 @@ class App:
                 await send({"type": f"{message['type']}.complete"})
                 if message["type"] == "lifespan.shutdown":
                     return
+        if scope["path"] != "/stranger" and (admit := scope.get(ADMIT_CONNECTION)):
+            admit("tenant")
         if scope["path"] == "/slow":
             self.begun.set()
             await asyncio.sleep(0.5)

@@ -22,6 +22,7 @@ from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.problem import problem_headers, problem_of
 from thermocline.server.api.http.reply import send_in_time
+from thermocline.server.api.types.route import ADMIT_CONNECTION
 from thermocline.server.iceberg.catalog import (
     ROOT,
     CatalogRequest,
@@ -78,8 +79,10 @@ class IcebergEndpoint:
         headers = Headers(scope=scope)
         given = headers.getlist("authorization")
         authorization = given[0] if len(given) == 1 else None
-        peer = (scope.get("client") or ("",))[0]
-        caller = self._parts.guard.caller(authorization, "query", peer=peer)
+        caller = self._parts.guard.caller(authorization, "query", peer=_peer(scope))
+        admit_connection = scope.get(ADMIT_CONNECTION)
+        if admit_connection is not None:
+            admit_connection(caller.tenant)
         run = self._find_route(scope, names)
         params = dict(QueryParams(scope.get("query_string", b"")))
         origin = f"{scope['scheme']}://{headers.get('host', '')}"
@@ -88,7 +91,7 @@ class IcebergEndpoint:
             lake = self._parts.node.lake(caller.tenant)
             return orjson.dumps(run(CatalogRequest(caller, lake, names, params, origin)))
 
-        return await self._parts.work.run(work)
+        return await self._parts.work.run(work, tenant=caller.tenant)
 
     def _find_route(
         self, scope: AsgiScope, names: dict[str, str]
@@ -113,17 +116,18 @@ class IcebergEndpoint:
         query = scope.get("query_string", b"").decode("latin-1")
         request = SignedRequest(scope["method"], path, query, list(headers.items()))
         wanted = headers.get("range")
+        owner = f"peer {_peer(scope)}"  # before the signature is checked no tenant is known
         try:
             found = await self._parts.reading.run(
-                lambda: self._files.find(request, unquote(path), wanted)
+                lambda: self._files.find(request, unquote(path), wanted), tenant=owner
             )
         except (Refused, UnsatisfiableRange, ThermoclineError) as error:
             status, body = encode_refusal(error)
             await _send(send, status, body, {"content-type": "application/xml"})
             return
-        await self._send_file(found, send, is_head=scope["method"] == "HEAD")
+        await self._send_file(found, send, owner, is_head=scope["method"] == "HEAD")
 
-    async def _send_file(self, found: FileRange, send: Send, *, is_head: bool) -> None:
+    async def _send_file(self, found: FileRange, send: Send, owner: str, *, is_head: bool) -> None:
         headers = {
             "accept-ranges": "bytes",
             "content-type": "application/octet-stream",
@@ -139,10 +143,14 @@ class IcebergEndpoint:
             send, {"type": "http.response.start", "status": status, "headers": pairs}
         )
         parts = iter(()) if is_head else found.parts()
-        while part := await self._parts.reading.run(lambda: next(parts, b"")):
+        while part := await self._parts.reading.run(lambda: next(parts, b""), tenant=owner):
             body = {"type": "http.response.body", "body": part, "more_body": True}
             await send_in_time(send, body)
         await send_in_time(send, {"type": "http.response.body", "body": b""})
+
+
+def _peer(scope: AsgiScope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 async def _send(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:

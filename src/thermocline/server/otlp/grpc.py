@@ -5,8 +5,10 @@ Out:  responses; or a status, with `google.rpc.RetryInfo` if the client should s
 
 - A call's key is checked from its metadata, before its message is read: a client without a valid
   key can only fill the connection's flow-control window.
-- `READING_MAX` messages are read at once, each within `READ_WAIT_S`. The number of connections has
-  a limit, and a connection without a call for `IDLE_WAIT_S` is closed.
+- `READING_MAX` messages are read at once, each within `READ_WAIT_S`. Tenants share these turns
+  (`fair_share.py`): streams of one that send nothing never delay the exports of another.
+- The number of connections has a limit, and a connection without a call for `IDLE_WAIT_S` is
+  closed.
 - The lane's workers inflate a message, within the limit; gRPC does not. So a call that waits for
   its admission holds no more memory than came over the wire.
 - gRPC accepts only gzip and identity; it refuses every other `grpc-encoding` with `UNIMPLEMENTED`.
@@ -19,6 +21,7 @@ Out:  responses; or a status, with `google.rpc.RetryInfo` if the client should s
 import asyncio
 import time as clock
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -27,6 +30,7 @@ from thermocline.error_table import UNAVAILABLE
 from thermocline.errors import Conflict, Invalid, ThermoclineError, Unavailable
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
+from thermocline.server.access.fair_share import FairTurns
 from thermocline.server.otlp.grpc_health import HealthService
 from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
 from thermocline.server.otlp.memory_budget import Reservation
@@ -41,6 +45,7 @@ METADATA_BYTES_MAX = 16 << 10
 HANDSHAKE_WAIT_S = 10.0
 IDLE_WAIT_S = 300.0
 READING_MAX = 64
+CALLS_WAITING_MAX = 1_024
 READ_WAIT_S = 30.0
 _IDENTITY_AND_GZIP = 1 << 0 | 1 << 2  # gRPC's numbers of algorithms; 1 is deflate
 _GZIP_FIRST_BYTE = 0x1F
@@ -73,7 +78,7 @@ class OtlpGrpc:
         self._connections_max = connections_max
         self._credentials = credentials
         self._server: Any = None
-        self._reading = asyncio.Semaphore(READING_MAX)
+        self._reading = FairTurns(READING_MAX, CALLS_WAITING_MAX)
         self._is_stopping = False
 
     @property
@@ -155,9 +160,10 @@ class OtlpGrpc:
         # Order matters: the key is checked before any byte of the message is requested.
         authorization = _text(metadata.get("authorization"))
         tenant = receiver.gateway.caller(authorization, INGEST_SCOPE).tenant
-        reservation = receiver.budget.reserve()
+        reservation = receiver.budget.reserve(tenant=tenant)
         try:
-            message = await self._read_message(messages, reservation)
+            async with self._turn(tenant):
+                message = await self._read_message(messages, reservation)
         except BaseException:
             reservation.release()
             raise
@@ -168,12 +174,35 @@ class OtlpGrpc:
         taking.add_done_callback(lambda _: reservation.release())
         return encode_success(await asyncio.shield(taking), "protobuf")
 
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncIterator[None]:
+        """Wait until a call of the tenant may read its message; then hold its turn."""
+        turns = self._reading
+        if not turns.take(tenant):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if not turns.wait(tenant, turn):
+                hint = "send less at once, or later"
+                raise Unavailable("too many calls wait to be read", hint=hint)
+            try:
+                await asyncio.wait_for(asyncio.shield(turn), READ_WAIT_S)
+            except BaseException as error:
+                if not turns.remove(tenant, turn):  # it got its turn at this moment
+                    turns.give_back(tenant, _grant)
+                if isinstance(error, TimeoutError):
+                    hint = "send less at once, or later"
+                    raise Unavailable("the call waited too long for its turn", hint=hint) from None
+                raise
+        try:
+            yield
+        finally:
+            turns.give_back(tenant, _grant)
+
     async def _read_message(
         self, messages: AsyncIterator[bytes], reservation: Reservation
     ) -> bytes:
         """Return the one message of a call within `READ_WAIT_S`, and reserve memory for it."""
         try:
-            async with asyncio.timeout(READ_WAIT_S), self._reading:
+            async with asyncio.timeout(READ_WAIT_S):
                 message = await anext(messages, None)
         except TimeoutError:
             hint = "send less at once, or later"
@@ -182,6 +211,10 @@ class OtlpGrpc:
             raise Invalid("the call has no message", hint="send one request in each call")
         reservation.grow(len(message))
         return message
+
+
+def _grant(turn: "asyncio.Future[None]") -> None:
+    turn.set_result(None)
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]

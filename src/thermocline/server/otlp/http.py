@@ -79,7 +79,9 @@ class OtlpHttp:
         self._origins = frozenset(origin.lower() for origin in origins)
         self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
-            ("POST", f"/v1/{signal}{end}"): Http1Route(self._make_answer(signal), self._admit)
+            ("POST", f"/v1/{signal}{end}"): Http1Route(
+                self._make_answer(signal), self._admit, lambda admitted: str(admitted.tenant)
+            )
             for signal in SIGNALS
             for end in ("", "/")
         }

@@ -6,8 +6,8 @@ Out:  answers, until it is stopped
 - The address is bound before the server starts, so that an address in use is an error at once.
 - The node handles signals; uvicorn installs no handlers.
 - A stop accepts no more connections and waits for requests in progress until its deadline.
-- Limits: the number of connections, the size of a request's head, and the time for a head to
-  arrive, so that a silent client cannot keep a connection.
+- Limits: the number of connections (`accept_gate.py`), the size of a request's head, and the time
+  for a head to arrive, so that a silent client cannot keep a connection.
 - Trailers behind a body end the connection: no route needs them, and their size has no limit.
 - A client that reads less than `SEND_BYTES_MIN` of an answer in `SEND_WAIT_S` is disconnected,
   also when the server has closed its side already.
@@ -26,8 +26,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from thermocline.config import Address
 from thermocline.errors import Conflict, Invalid
+from thermocline.server.access.accept_gate import (
+    BACKLOG,
+    AcceptGate,
+    ConnectionPlaces,
+    GatedProtocol,
+)
+from thermocline.server.api.types.route import ADMIT_CONNECTION
 
-BACKLOG = 1_024
 IDLE_TIMEOUT_S = 30
 HEAD_TIMEOUT_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
@@ -36,18 +42,28 @@ SEND_WAIT_S = 30.0
 SEND_BYTES_MIN = 64 << 10
 
 
-class _SignalFreeServer(uvicorn.Server):
-    """A server that installs no signal handlers."""
+class _GatedServer(uvicorn.Server):
+    """A server that installs no signal handlers, and accepts connections through a gate."""
+
+    places: ConnectionPlaces
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        for listening in sockets or []:
+            gate = AcceptGate(listening, self._make_protocol, self.places, tls=self.config.ssl)
+            self.servers.append(gate)  # type: ignore[arg-type]  # only its `close` is called
 
-class _BoundedProtocol(HttpToolsProtocol):
+    def _make_protocol(self) -> GatedProtocol:
+        return _BoundedProtocol(self.config, self.server_state, self.lifespan.state)
+
+
+class _BoundedProtocol(GatedProtocol, HttpToolsProtocol):
     """A connection with limits on a request head's size and time, and on a slow reader."""
 
-    connections_max = 1
     _head_bytes = 0
     _has_head = False
     _is_fed = False
@@ -60,13 +76,17 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._progress_timer = self.loop.call_later(SEND_WAIT_S, self._check_progress)
-        if len(self.connections) > self.connections_max:
-            transport.abort()
-        else:
-            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_late)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_late)
+
+    def abort(self) -> None:
+        """Close at once, if the connection is made."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self.place is not None:
+            self.place.release()
         if self._progress_timer is not None:
             self._progress_timer.cancel()
         super().connection_lost(exc)
@@ -103,6 +123,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._has_head = True
         self._stop_timer()
+        if self.place is not None and self.place.tenant is None:
+            self.scope[ADMIT_CONNECTION] = self.place.admit  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -141,15 +163,15 @@ class ApiListener:
         connections_max: int,
         tls: ssl.SSLContext | None = None,
         certificate: str = "",
+        places: ConnectionPlaces | None = None,
     ) -> None:
         self._address = address
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
-        limits = {"connections_max": connections_max}
         config = uvicorn.Config(
             app,
             loop="none",
-            http=type("_Connection", (_BoundedProtocol,), limits),
+            http=_BoundedProtocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -161,7 +183,8 @@ class ApiListener:
             ssl_certfile=certificate or None,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
-        self._server = _SignalFreeServer(config)
+        self._server = _GatedServer(config)
+        self._server.places = places or ConnectionPlaces(connections_max)
 
     @property
     def port(self) -> int:

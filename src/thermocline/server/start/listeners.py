@@ -5,12 +5,14 @@ Out:  the ingest queue, and the listeners in the order to start them
 
 - Requests in flight on all listeners share one memory budget.
 - A listener with the address `off` is not built.
+- Connections leave descriptors for files: their limit is lowered if the process may open too few.
 """
 
 import socket
 from typing import TYPE_CHECKING
 
 from thermocline.config import Address
+from thermocline.server.access.accept_gate import reserve_files
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.app import make_app
@@ -63,6 +65,13 @@ def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, 
     budget = MemoryBudget(settings.inflight_bytes_max)
     queue: IngestQueue | None = None
     made: dict[str, BoundListener] = {}
+    connections_max = reserve_files(settings.connections_max, len(settings.listeners()))
+    if connections_max < settings.connections_max:
+        server.log.event(
+            "fewer connections than set",
+            connections_max=connections_max,
+            why="the process may open too few files (ulimit -n)",
+        )
     if settings.http is not None or settings.grpc is not None:
         care = settings.care
         queue = IngestQueue(
@@ -76,22 +85,22 @@ def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, 
         )
         receiver = Receiver(queue, budget, server.gateway, server.quotas, server.metrics)
         if settings.http is not None:
-            made["http"] = _make_http(server, receiver, settings.http)
+            made["http"] = _make_http(server, receiver, settings.http, connections_max)
         if settings.grpc is not None:
-            made["grpc"] = _make_grpc(server, receiver, settings.grpc)
+            made["grpc"] = _make_grpc(server, receiver, settings.grpc, connections_max)
     if settings.api is not None:
-        made["api"] = _make_api(server, budget, settings.api)
+        made["api"] = _make_api(server, budget, settings.api, connections_max)
     if settings.flight is not None:
         parts = made["api"].parts if "api" in made else None
         made["flight"] = _make_flight(server, parts, budget, settings.flight)
     return queue, made
 
 
-def _make_http(server: "NodeServer", receiver: Receiver, address: Address) -> BoundListener:
+def _make_http(
+    server: "NodeServer", receiver: Receiver, address: Address, connections_max: int
+) -> BoundListener:
     settings = server.settings
-    limits = HttpLimits(
-        body_bytes_max=settings.body_bytes_max, connections_max=settings.connections_max
-    )
+    limits = HttpLimits(body_bytes_max=settings.body_bytes_max, connections_max=connections_max)
     host, port = address
     listener = OtlpHttp(
         receiver,
@@ -106,7 +115,9 @@ def _make_http(server: "NodeServer", receiver: Receiver, address: Address) -> Bo
     return BoundListener(listener, address)
 
 
-def _make_grpc(server: "NodeServer", receiver: Receiver, address: Address) -> BoundListener:
+def _make_grpc(
+    server: "NodeServer", receiver: Receiver, address: Address, connections_max: int
+) -> BoundListener:
     from thermocline.server.otlp.grpc import OtlpGrpc
 
     settings = server.settings
@@ -117,7 +128,7 @@ def _make_grpc(server: "NodeServer", receiver: Receiver, address: Address) -> Bo
         host=host,
         port=address.port,
         message_bytes_max=settings.body_bytes_max,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
         credentials=None if certificate is None else certificate.grpc_credentials(),
     )
     return BoundListener(listener, address)
@@ -128,7 +139,9 @@ def _host_names(address: Address) -> frozenset[str]:
     return LOOPBACK_NAMES | {address.host.lower(), socket.gethostname().lower()}
 
 
-def _make_api(server: "NodeServer", budget: MemoryBudget, address: Address) -> BoundListener:
+def _make_api(
+    server: "NodeServer", budget: MemoryBudget, address: Address, connections_max: int
+) -> BoundListener:
     settings = server.settings
     app = make_app(
         server.gateway,
@@ -145,7 +158,7 @@ def _make_api(server: "NodeServer", budget: MemoryBudget, address: Address) -> B
     listener = ApiListener(
         app,
         address,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
         tls=server.tls,
         certificate=settings.tls_certificate,
     )

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from thermocline.errors import (
     NotFound,
@@ -37,7 +37,7 @@ from thermocline.query.worker.pool import QueryPool
 from thermocline.query.worker.running_query import RunningQuery
 from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
-from thermocline.server.api.http.incoming import ClientGone
+from thermocline.server.api.http.incoming import ClientGone, wait_for_disconnect
 from thermocline.server.api.http.parameters import parse_parameters
 from thermocline.server.api.http.problem import (
     HttpStatusError,
@@ -110,7 +110,7 @@ class _QueryAnswer:
         self._pool = pool
         self._query = admitted
         self._form = form
-        self._gone = asyncio.ensure_future(_wait_for_disconnect(call.receive))
+        self._gone = asyncio.ensure_future(wait_for_disconnect(call.receive))
         self._doing: asyncio.Future[Any] | None = None
         self.is_truncated: bool | None = None
         self.error: BaseException | None = None
@@ -217,7 +217,7 @@ class _QueryAnswer:
 
     async def _run_while_connected(self, work: Callable[[], Result]) -> Result:
         """Run work on a thread; if the client disconnects first, end the query."""
-        doing = self._doing = self._call.parts.reading.start(work)
+        doing = self._doing = self._call.parts.reading.start(work, tenant=self._query.tenant)
         await asyncio.wait({doing, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         if not self._gone.done():
             return await doing
@@ -277,12 +277,6 @@ def answer_too_large() -> Overloaded:
         hint="select fewer rows, or only the first ones with rows_max",
         bytes_max=ANSWER_BYTES_MAX,
     )
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected; call it after its body was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def queries(call: ApiRequest) -> Queries:

@@ -11,6 +11,7 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -80,17 +81,24 @@ def _split(names: str | None) -> list[str] | None:
 async def _take_rows(call: ApiRequest, change: Callable[[Any], Changed]) -> Changed:
     """Return what a change answers for the rows of a body, within every limit of the body."""
     parts = call.parts
-    reservation = parts.budget.reserve()
+    tenant = call.caller.tenant
+    run = partial(parts.work.run, tenant=tenant, receive=call.receive)
+    reservation = parts.budget.reserve(tenant=tenant)
     try:
         media, data = await read_body(
-            call.receive, call.headers, ROW_TYPES, parts.body_bytes_max, reservation=reservation
+            call.receive,
+            call.headers,
+            ROW_TYPES,
+            parts.body_bytes_max,
+            reservation=reservation,
+            run=run,
         )
-        parts.quota.take_ingest(call.caller.tenant, len(data))
+        parts.quota.take_ingest(tenant, len(data))
         if media != ARROW:
-            values = await parts.work.run(lambda: json_values_max(data))
+            values = await run(lambda: json_values_max(data))
             check_values(values)
             reservation.grow(values * VALUE_BYTES)
-        count, answer = await parts.work.run(lambda: _change_by(call, data, media, change))
+        count, answer = await run(lambda: _change_by(call, data, media, change))
     finally:
         reservation.release()
     parts.metrics.count_ingested(SIGNAL, count, len(data))

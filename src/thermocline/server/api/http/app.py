@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -49,7 +50,7 @@ from thermocline.server.api.http.reply import (
     send_problem,
     send_prometheus_error,
 )
-from thermocline.server.api.types.route import PROMETHEUS, ApiRequest, ApiRoute
+from thermocline.server.api.types.route import ADMIT_CONNECTION, PROMETHEUS, ApiRequest, ApiRoute
 from thermocline.server.api.types.routes import ROUTES
 from thermocline.server.iceberg.endpoint import CATALOG_PREFIX, FILES_PREFIX, IcebergEndpoint
 from thermocline.server.observe.health import Health
@@ -252,7 +253,7 @@ class _PathHandler:
         if route.body is None:
             await self._answer(route, caller, None, scope, receive, send)
             return
-        reservation = self._parts.budget.reserve()
+        reservation = self._parts.budget.reserve(tenant=caller.tenant)
         try:
             await self._answer(route, caller, reservation, scope, receive, send)
         finally:
@@ -279,7 +280,7 @@ class _PathHandler:
             params=decode_parameters(
                 QueryParams(scope.get("query_string", b"")), route.params_type
             ),
-            body=await self._read_body(route, headers, receive, reservation),
+            body=await self._read_body(route, caller, headers, receive, reservation),
             http_version=scope.get("http_version", "1.1"),
             receive=receive,
         )
@@ -289,12 +290,18 @@ class _PathHandler:
         run = route.run
         assert run is not None, route.name
         threads = self._parts.work if route.scope else self._parts.health_work
-        done = await threads.run(lambda: encode_answer(call, run(call)))
+        # A request without a key is charged to its peer.
+        owner = caller.tenant if route.scope else f"peer {_peer(scope)}"
+        done = await threads.run(
+            lambda: encode_answer(call, run(call)), tenant=owner, receive=receive
+        )
         # An unsent answer occupies memory like an unprocessed request, so both are charged to one
         # budget.
         size_bytes = len(done.value)
         answered = (
-            self._parts.budget.reserve(size_bytes) if size_bytes > CHARGED_BYTES_MIN else None
+            self._parts.budget.reserve(size_bytes, tenant=caller.tenant)
+            if size_bytes > CHARGED_BYTES_MIN
+            else None
         )
         try:
             await send_answer(send, done)
@@ -320,14 +327,24 @@ class _PathHandler:
         raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
 
     async def _read_body(
-        self, route: ApiRoute, headers: Headers, receive: Receive, reservation: Reservation | None
+        self,
+        route: ApiRoute,
+        caller: Caller,
+        headers: Headers,
+        receive: Receive,
+        reservation: Reservation | None,
     ) -> Any:
         """Return the body; a raw body keeps its memory reserved until the work is done."""
         if route.body is None or reservation is None:
             return None
         limit_bytes = self._parts.body_bytes_max if route.is_raw else JSON_BYTES_MAX
         _, data = await read_body(
-            receive, headers, route.body_types, limit_bytes, reservation=reservation
+            receive,
+            headers,
+            route.body_types,
+            limit_bytes,
+            reservation=reservation,
+            run=partial(self._parts.work.run, tenant=caller.tenant),
         )
         if route.is_raw:
             return data
@@ -338,10 +355,18 @@ class _PathHandler:
         if route.scope is None:
             return ANONYMOUS
         given = headers.getlist("authorization")
-        peer = (scope.get("client") or ("",))[0]
+        peer = _peer(scope)
         # Two keys count as no key: the node must not choose between them.
         authorization = given[0] if len(given) == 1 else None
         caller = self._parts.guard.caller(authorization, route.scope, peer=peer)
+        admit_connection = scope.get(ADMIT_CONNECTION)
+        if admit_connection is not None:
+            admit_connection(caller.tenant)
         if route.is_operator_only and caller.tenant != ANONYMOUS.tenant:
             raise NotFound("there is nothing at this address", hint="/api/docs lists the routes")
         return caller
+
+
+def _peer(scope: AsgiScope) -> str:
+    """Return the address of the client."""
+    return str((scope.get("client") or ("",))[0])

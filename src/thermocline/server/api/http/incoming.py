@@ -13,7 +13,7 @@ Out:  typed values of `request_types.py`; the inflated bytes of a body
 import asyncio
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -84,8 +84,9 @@ async def read_body(
     *,
     reservation: Reservation | None = None,
     wait_s: float = BODY_WAIT_S,
+    run: Callable[[Callable[[], bytes]], Awaitable[bytes]] = asyncio.to_thread,
 ) -> tuple[str, bytes]:
-    """Return the body's media type, one of `types`, and the body, inflated.
+    """Return the body's media type, one of `types`, and the body, inflated on a thread by `run`.
 
     `BodyTooLarge` past the limit; 415 for another type; 408 when the body comes too slowly.
     """
@@ -105,7 +106,7 @@ async def read_body(
     coding = codings[0] if codings else "identity"
     if coding.strip().lower() in ("", "identity"):
         return media, data
-    inflated = await asyncio.to_thread(inflate, data, coding, limit_bytes=limit_bytes)
+    inflated = await run(lambda: inflate(data, coding, limit_bytes=limit_bytes))
     if reservation is not None:
         reservation.grow(len(inflated))
     return media, inflated
@@ -127,6 +128,12 @@ async def _read(receive: Receive, limit_bytes: int, reservation: Reservation | N
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected; call it after its body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def body_too_large(limit_bytes: int) -> BodyTooLarge:
@@ -191,4 +198,5 @@ __all__ = [
     "idempotency_key_of",
     "read_body",
     "request_id_of",
+    "wait_for_disconnect",
 ]

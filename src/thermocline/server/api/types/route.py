@@ -24,6 +24,8 @@ from thermocline.server.api.types.request_types import NoParams
 API = "/api/v1"
 PROMETHEUS = "prometheus"
 JSON = "application/json"
+ADMIT_CONNECTION = "thermocline.admit_connection"
+"""The key of a request's ASGI scope with the function that charges its connection to a tenant."""
 EVERY_FORMAT = tuple(MEDIA_TYPES.values())
 
 

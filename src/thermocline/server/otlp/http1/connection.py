@@ -8,8 +8,8 @@ Out:  a task for each whole request; its answer, or a refusal, in the same order
 - A request is refused by its head where possible: the key is checked before any of the body is
   read.
 - The connection handles one request at a time; pipelined requests wait unread.
-- Slow clients are disconnected: a head has a deadline, and a body has one that only arriving bytes
-  extend.
+- Slow clients are disconnected: a head has a deadline, and a body has one that only progress
+  extends: it must bring `body_bytes_per_s_min` over each `body_timeout_s`.
 - When a body is refused midway, the server sends the answer and discards the following bytes for a
   while: a client that is cut off while it sends would not read the answer.
 """
@@ -24,6 +24,7 @@ import numpy as np
 
 from thermocline.errors import Overloaded
 from thermocline.ingest.inflate import Data
+from thermocline.server.access.accept_gate import ConnectionPlaces, GatedProtocol
 from thermocline.server.otlp.http1.head import (
     ParserCallbacks,
     RequestHead,
@@ -63,6 +64,7 @@ class ServerState:
     refusal: Callable[[RequestRefused, RequestHead | None], Http1Response]
     observe: Callable[[str, int, float], None]
     paths: frozenset[str] = frozenset()
+    places: ConnectionPlaces = field(default_factory=lambda: ConnectionPlaces(1))
     connections: "set[Connection]" = field(default_factory=set)
     # Connections share one buffer: the transport requests it, fills it and reports the bytes
     # within one step of the event loop.
@@ -71,7 +73,7 @@ class ServerState:
     is_stopping: bool = False
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(GatedProtocol, asyncio.BufferedProtocol):
     """One connection: its phase within a request, and the phase's deadline."""
 
     def __init__(self, shared: ServerState, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,9 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         self._route: Http1Route | None = None
         self._admitted: Any = None
         self._body = _new_buffer(0)
-        self._received = 0
+        self._received = self._counted = 0
         self._reservation: Reservation | None = None
-        self._began_s = self._body_began_s = 0.0
+        self._began_s = 0.0
         self._is_paused = self._is_full = False
         self._task: asyncio.Task[None] | None = None
 
@@ -98,14 +100,16 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         shared = self._shared
         shared.connections.add(self)
-        if len(shared.connections) > shared.limits.connections_max or shared.is_stopping:
-            self._refuse(RequestRefused(503, "too many connections", retry_after_s=RETRY_AFTER_S))
+        if shared.is_stopping:
+            self._refuse(RequestRefused(503, "the node is stopping", retry_after_s=RETRY_AFTER_S))
         else:
             self._await_head()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._shared.connections.discard(self)
         self._transport = None
+        if self.place is not None:
+            self.place.release()
         if self._phase != _BUSY:
             self._release()  # a running handler releases its memory when it ends
 
@@ -185,11 +189,11 @@ class Connection(asyncio.BufferedProtocol):
         if head.length is not None and head.length > shared.limits.body_bytes_max:
             raise _too_large()
         self._admitted = self._route.admit(head)
-        self._reservation = self._reserve()
+        self._reservation = self._reserve(self._route.owner(self._admitted))
         if head.expects_continue and not self._pending and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._received = 0
-        self._body_began_s = self._loop.time()
+        self._received = self._counted = 0
+        self.deadline_s = self._loop.time() + shared.limits.body_timeout_s
         first, self._pending = self._pending, b""
         if head.is_chunked:
             self._phase = _CHUNKS
@@ -204,9 +208,11 @@ class Connection(asyncio.BufferedProtocol):
         self._received = len(first)
         self._continue_body()
 
-    def _reserve(self) -> Reservation:
+    def _reserve(self, tenant: str) -> Reservation:
         try:
-            return self._shared.budget.reserve()
+            if self.place is not None and self.place.tenant is None:
+                self.place.admit(tenant)
+            return self._shared.budget.reserve(tenant=tenant)
         except Overloaded as error:
             raise RequestRefused(429, error.message, retry_after_s=RETRY_AFTER_S) from error
 
@@ -231,8 +237,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._grow_buffer(min(length, 2 * len(self._body)))
             except RequestRefused as refused:
                 self._refuse(refused)
-                return
-        self._extend_deadline()
 
     def _feed_chunks(self, data: bytes) -> None:
         """Continue a chunked body."""
@@ -259,18 +263,17 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(RequestRefused(429, error.message, retry_after_s=RETRY_AFTER_S))
             return
         if not reading.is_complete:
-            self._extend_deadline()
             return
         if reading.message_count > 1:
             self._head.is_keep_alive = False  # the parser consumed the next request's bytes
         self._start_answer(reading.body)
 
-    def _extend_deadline(self) -> None:
-        """Extend a body's deadline in proportion to the bytes that have arrived."""
-        if self._phase in (_BODY, _CHUNKS):
-            limits = self._shared.limits
-            more_s = self._received / limits.body_bytes_per_s_min
-            self.deadline_s = self._body_began_s + limits.body_timeout_s + more_s
+    def _has_progress(self) -> bool:
+        """Extend the deadline of a body of which enough has arrived since the last one."""
+        limits = self._shared.limits
+        arrived, self._counted = self._received - self._counted, self._received
+        self.deadline_s += limits.body_timeout_s
+        return arrived >= limits.body_bytes_per_s_min * limits.body_timeout_s
 
     def _start_answer(self, body: Data) -> None:
         assert self._head is not None
@@ -352,12 +355,13 @@ class Connection(asyncio.BufferedProtocol):
             self._reservation = None
 
     def end_overdue(self) -> None:
-        """End a connection whose deadline has passed."""
+        """End a connection whose deadline has passed, unless its body makes progress."""
         if self._phase == _DISCARD or (self._phase == _HEAD and not self._began_s):
             self.abort()
         elif self._phase == _HEAD:
             self._refuse(RequestRefused(408, "the request did not arrive in time"))
-        else:  # OTLP clients drop a request that gets 408, and the network may be the slow part
+        elif not self._has_progress():
+            # OTLP clients drop a request that gets 408, and the network may be the slow part.
             late = "the body did not arrive in time"
             self._refuse(RequestRefused(503, late, retry_after_s=RETRY_AFTER_S))
 

@@ -3,7 +3,8 @@
 In:   connections; routes, each with a check of the head and a handler of the whole request
 Out:  the answers, in the order of the requests of each connection
 
-- The number of connections has a limit; a connection past it gets 503 and is closed.
+- The number of connections has a limit, from the moment they are accepted (`accept_gate.py`); a
+  connection for which there is no place gets 503 and is closed.
 - One clock task enforces all deadlines, so that a request costs no timer.
 - A stop accepts no more connections, answers the requests in progress, and then closes.
 
@@ -11,15 +12,25 @@ Out:  the answers, in the order of the requests of each connection
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 
-from thermocline.server.otlp.http1.connection import Connection, ServerState
+from thermocline.server.access.accept_gate import BACKLOG, AcceptGate, ConnectionPlaces
+from thermocline.server.otlp.http1.connection import RETRY_AFTER_S, Connection, ServerState
 from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
-from thermocline.server.otlp.http1.route import Http1Response, Http1Routes, HttpLimits, text_refusal
+from thermocline.server.otlp.http1.route import (
+    Http1Response,
+    Http1Routes,
+    HttpLimits,
+    encode_response,
+    text_refusal,
+)
 from thermocline.server.otlp.memory_budget import MemoryBudget
+
+_TOO_MANY = RequestRefused(503, "too many connections", retry_after_s=RETRY_AFTER_S)
 
 
 class Http1Server:
@@ -36,6 +47,7 @@ class Http1Server:
         refusal: Callable[[RequestRefused, RequestHead | None], Http1Response] = text_refusal,
         observe: Callable[[str, int, float], None] = lambda path, status, seconds: None,
         tls: ssl.SSLContext | None = None,
+        places: ConnectionPlaces | None = None,
     ) -> None:
         """`observe` gets the path (empty when no route has it), the status and the seconds."""
         self._shared = ServerState(
@@ -45,9 +57,10 @@ class Http1Server:
             refusal,
             observe,
             frozenset(path for _, path in routes),
+            places or ConnectionPlaces((limits or HttpLimits()).connections_max),
         )
         self._host, self._port, self._tls = host, port, tls
-        self._server: asyncio.Server | None = None
+        self._gate: AcceptGate | None = None
         self._clock: asyncio.Task[None] | None = None
 
     @property
@@ -64,21 +77,25 @@ class Http1Server:
         """Listen; the server accepts connections when this returns."""
         loop = asyncio.get_running_loop()
         self._shared.date = formatdate(usegmt=True)
-        self._server = await loop.create_server(
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listening = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
+        self._port = listening.getsockname()[1]
+        self._gate = AcceptGate(
+            listening,
             lambda: Connection(self._shared, loop),
-            self._host,
-            self._port,
-            ssl=self._tls,
-            backlog=1_024,
+            self._shared.places,
+            tls=self._tls,
+            refusal=encode_response(
+                self._shared.refusal(_TOO_MANY, None), self._shared.date, is_kept=False
+            ),
         )
-        self._port = self._server.sockets[0].getsockname()[1]
         self._clock = loop.create_task(self._run_clock())
 
     async def stop(self, deadline_s: float) -> None:
         """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
         self._shared.is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        if self._gate is not None:
+            self._gate.close()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + deadline_s
         connections = self._shared.connections
