@@ -118,6 +118,7 @@ class QuotaSettings:
     rows_max: int = setting(10_000_000, "count")
     tables_max: int = setting(1_000, "count")
     entities_max: int = setting(1_000_000, "count")
+    columns_max: int = setting(2_000, "count")
 
 
 @dataclass(frozen=True, slots=True)

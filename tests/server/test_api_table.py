@@ -329,7 +329,7 @@ def test_I01_values_of_json_are_counted_before_they_are_made(client, table, monk
 def test_I10_what_json_becomes_has_its_room_too(node, client, table):
     budget = node.app.state.parts.budget
     data = lines(*[price(hour % 24, symbol=f"s{hour}") for hour in range(500)])
-    budget.bytes_max, before = len(data) + 20_000, budget.bytes_max
+    budget.share.total, before = len(data) + 20_000, budget.bytes_max
     reservation = budget.reserve()
     try:
         answer = post(client, table, data)
@@ -337,7 +337,7 @@ def test_I10_what_json_becomes_has_its_room_too(node, client, table):
         assert 1 <= int(answer.headers["retry-after"]) <= 5
     finally:
         reservation.release()
-        budget.bytes_max = before
+        budget.share.total = before
     assert post(client, table, data).status_code == 200
     wait_until(lambda: budget.held_bytes == 0)  # given back once the answer is on its way
 

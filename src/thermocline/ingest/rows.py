@@ -20,11 +20,20 @@ from thermocline.cold.segment.parquet import coerce_batch, items_of_maps, valida
 from thermocline.cold.segment.stage import open_row_stream, read_row_stream
 from thermocline.errors import Invalid
 from thermocline.format.log.action import TableSpec
-from thermocline.format.schema import Schema, TableColumn, check_names, may_become_double
+from thermocline.format.schema import (
+    COLUMNS_MAX,
+    Schema,
+    TableColumn,
+    check_names,
+    may_become_double,
+)
 from thermocline.format.types import holds
 from thermocline.ingest.exact_values import column_from_values, infer_column
 
 ROWS_MAX = 4_000_000
+CELLS_MIN = 4_000_000
+CELLS_PER_VALUE = 4
+"""Rows times columns that mappings may have: `CELLS_MIN`, or so many for each of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,7 @@ def _table_from_mappings(
     data: Sequence[Any], schema: Schema, spec: TableSpec, *, may_widen: bool
 ) -> pa.Table:
     names: dict[str, None] = {}
+    value_count = 0
     for place, row in enumerate(data):
         if not isinstance(row, Mapping):
             raise Invalid(
@@ -120,8 +130,12 @@ def _table_from_mappings(
                 type=type(row).__name__,
             )
         names.update(dict.fromkeys(row))
+        value_count += len(row)
+        if len(names) > COLUMNS_MAX:
+            break  # `check_names` refuses them
     if names:
         check_names([str(name) for name in names])
+    _check_cells(len(data), len(names), value_count)
     columns = {}
     for key in names:
         name, values = str(key), [row.get(key) for row in data]
@@ -131,6 +145,20 @@ def _table_from_mappings(
         else:
             columns[name] = _fit_column(known, values, spec, may_widen=may_widen)
     return pa.table(columns)
+
+
+def _check_cells(rows: int, columns: int, values: int) -> None:
+    """Refuse rows that would take far more memory as columns than as values, before they do."""
+    cells, cells_max = rows * columns, max(CELLS_MIN, CELLS_PER_VALUE * values)
+    if cells > cells_max:
+        raise Invalid(
+            "the rows name so many different columns that nearly all values would be null",
+            hint="put names that vary into a column, and their values into another",
+            rows=rows,
+            columns=columns,
+            values=values,
+            cells_max=cells_max,
+        )
 
 
 def _fit_column(

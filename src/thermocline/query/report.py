@@ -7,7 +7,10 @@ Out:  frozen values that are returned with an answer
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from thermocline.show.scrub import scrub
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +34,11 @@ class QueryReport:
     """What a query read, by table name."""
 
     tables: Mapping[str, TableReport] = field(default_factory=dict)
+
+
+def public_report(report: QueryReport) -> dict[str, Any]:
+    """Return a report for a client of a node: its warnings name no folder."""
+    fields = asdict(report)
+    for table in fields["tables"].values():
+        table["warning"] = scrub(table["warning"])
+    return fields

@@ -31,13 +31,14 @@ from thermocline.hot.tier import HotSnapshot
 from thermocline.machine import core_count
 from thermocline.query.worker.protocol import (
     REQUEST_BYTES_MAX,
+    AnswerRequest,
     TableLocation,
     WorkerRequest,
     WorkerSettings,
     pack_value,
 )
 from thermocline.query.worker.query_queue import WAIT_S_DEFAULT, QueryQueue
-from thermocline.query.worker.running_query import ResultStream, RunningQuery
+from thermocline.query.worker.running_query import EncodedAnswer, ResultStream, RunningQuery
 from thermocline.query.worker.shared_memory import SharedParts
 from thermocline.query.worker.worker_condition import WorkerCondition
 from thermocline.query.worker.worker_process import WorkerProcess
@@ -160,12 +161,43 @@ class QueryPool:
         The query occupies its worker, and its timeout runs, until the stream is read to its end,
         fails, is closed or dropped. The stream raises errors that come after the first batches.
         """
+        self._run(admitted, query, params, tables, timeout_s, None)
+        return ResultStream(admitted, self.queue.leave)
+
+    def run_encoded(
+        self,
+        admitted: RunningQuery,
+        query: str,
+        params: Params,
+        tables: Iterable[TableRef],
+        timeout_s: float | None,
+        answer: AnswerRequest,
+    ) -> EncodedAnswer:
+        """Return the answer of one SELECT in a format, encoded by the worker, as `run` does."""
+        self._run(admitted, query, params, tables, timeout_s, answer)
+        try:
+            return EncodedAnswer(admitted, self.queue.leave)
+        except BaseException:
+            self.queue.leave(admitted)
+            raise
+
+    def _run(
+        self,
+        admitted: RunningQuery,
+        query: str,
+        params: Params,
+        tables: Iterable[TableRef],
+        timeout_s: float | None,
+        answer: AnswerRequest | None,
+    ) -> None:
+        """Start a query on a worker."""
         try:
             request = WorkerRequest(
                 check_text(query, "query"),
                 check_parameters(params, "params"),
                 self._check_timeout(timeout_s),
                 None,
+                answer=answer,
             )
             refs = list(tables)
             locations = tuple(
@@ -182,7 +214,7 @@ class QueryPool:
                 admitted.assign(worker, request.timeout_s, hot, self._shared, self._end)
                 self.queue.watch(admitted)
                 if admitted.start(again if worker.tables == locations else first, locations):
-                    return ResultStream(admitted, self.queue.leave)
+                    return
                 self._give_back(worker, is_fit=False)
             raise _start_error()
         except BaseException:

@@ -1,6 +1,6 @@
 """Messages between the pool and one of its workers, over one socket, and the values in them.
 
-In:   kinds and bytes; pickled Python values, as both sides trust each other; open files
+In:   kinds and bytes; values; open files
 Out:  the same at the other end, or `PeerGone` when the other process has ended
 
     offset  size  what
@@ -9,6 +9,8 @@ Out:  the same at the other end, or `PeerGone` when the other process has ended
     9       …     payload; that of `ROWS` begins with its row count in 8 bytes; that of `END` and of
                   `FAILED` with one byte, whether the worker can take another query
 
+- The worker trusts the pool, which sends pickled values. The pool does not trust the worker, which
+  evaluates a client's text: reports and errors come back as JSON, and rows as bytes.
 - A message arrives completely or not at all: a socket that ends inside one raises `PeerGone`.
 - Every message has a limit on its length, checked before it is sent and before it is received.
 - An answer ends with `END`, which has its row count, or with `FAILED`. A closed socket never counts
@@ -23,7 +25,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import orjson
+
+from thermocline import errors
 from thermocline.errors import Overloaded, ThermoclineError, Unavailable
+from thermocline.query.report import QueryReport, TableReport
 
 MESSAGE_BYTES_MAX = 256 << 20
 REQUEST_BYTES_MAX = 16 << 20
@@ -33,6 +39,12 @@ _HEADER = struct.Struct("<BQ")
 COUNT = struct.Struct("<Q")
 FIT, WORN = b"f", b"w"
 """The first byte of `END` and of `FAILED`: whether the worker can take another query."""
+FACT_LENGTH_MAX = 300
+_KINDS: Mapping[str, type[ThermoclineError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, ThermoclineError)
+}
 
 
 class MessageKind(IntEnum):
@@ -72,11 +84,21 @@ class TableLocation:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """How the worker encodes an answer: its format, the query's id, and the most rows of it."""
+
+    form: str
+    query_id: str
+    rows_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRequest:
     """One query; `tables` is None when they are the same as in the previous request.
 
     With a `schema` (Arrow's message of one), `query` is a condition on the batches that follow.
-    With a `task`, `params` are the bytes that it takes.
+    With a `task`, `params` are the bytes that it takes. With an `answer`, the rows come as the
+    bytes of its format instead of Arrow's.
     """
 
     query: str
@@ -85,6 +107,7 @@ class WorkerRequest:
     tables: tuple[TableLocation, ...] | None
     schema: bytes | None = None
     task: str | None = None
+    answer: AnswerRequest | None = None
 
 
 class PeerGone(Exception):
@@ -160,8 +183,46 @@ def receive_files(channel: socket.socket, count: int) -> list[int]:
     return found
 
 
+def pack_report(report: QueryReport, *, is_truncated: bool | None = None) -> bytes:
+    """Return a report as bytes for the pool, with whether the answer has only the first rows."""
+    return orjson.dumps({"tables": dict(report.tables), "is_truncated": is_truncated})
+
+
+def unpack_report(data: bytes | bytearray) -> tuple[QueryReport, bool | None]:
+    """Return what `pack_report` packed; `PeerGone` if it is something else."""
+    try:
+        found = orjson.loads(data)
+        tables = {str(name): TableReport(**one) for name, one in found["tables"].items()}
+        return QueryReport(tables), found["is_truncated"]
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+        raise PeerGone from error
+
+
+def pack_error(error: ThermoclineError) -> bytes:
+    """Return an error as bytes for the pool, with its kind, message, hint and facts."""
+    kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS)
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    fields = {"kind": kind, "message": error.message, "hint": error.hint}
+    try:
+        return orjson.dumps({**fields, "facts": error.facts}, default=str, option=options)
+    except (TypeError, ValueError):  # a text that is not Unicode, or an integer beyond 64 bits
+        facts = {name: ascii(fact)[:FACT_LENGTH_MAX] for name, fact in error.facts.items()}
+        fields = {name: text.encode("utf-8", "replace").decode() for name, text in fields.items()}
+        return orjson.dumps({**fields, "facts": facts})
+
+
+def unpack_error(data: bytes | bytearray) -> ThermoclineError:
+    """Return the error of `pack_error`; `PeerGone` if the bytes are something else."""
+    try:
+        found = orjson.loads(data)
+        facts = {str(name): fact for name, fact in found["facts"].items()}
+        return _KINDS[found["kind"]](str(found["message"]), hint=str(found["hint"]), **facts)
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+        raise PeerGone from error
+
+
 def pack_value(value: Any) -> bytes:
-    """Return a value as bytes for the other process; an error keeps kind, message and facts."""
+    """Return a value as bytes for a worker; an error keeps kind, message and facts."""
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -172,8 +233,8 @@ def pack_value(value: Any) -> bytes:
 
 
 def unpack_value(data: bytes | bytearray) -> Any:
-    """Return the value of `pack_value`; both ends run this program and trust each other."""
-    return pickle.loads(data)  # noqa: S301  # the other end of a private socket
+    """Return the value of `pack_value`; only a worker calls it, with what its pool sent."""
+    return pickle.loads(data)  # noqa: S301  # from the process that started this one
 
 
 def lost_files_error() -> Unavailable:

@@ -17,7 +17,7 @@ One thread reads a query's answer; any thread may stop it.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -34,7 +34,8 @@ from thermocline.query.worker.protocol import (
     PeerGone,
     TableLocation,
     pack_value,
-    unpack_value,
+    unpack_error,
+    unpack_report,
 )
 from thermocline.query.worker.shared_memory import SharedParts
 from thermocline.query.worker.worker_process import WorkerProcess
@@ -60,6 +61,7 @@ class RunningQuery:
         self.turn.set_running_or_notify_cancel()  # only the queue ends it
         self.worker: WorkerProcess | None = None
         self.report = QueryReport()
+        self.is_truncated: bool | None = None  # of an encoded answer with a limit of rows
         self.is_abandoned = False  # whether its reader has gone; then `drain` reads to the end
         self.is_over = False
         self._timeout_s = 0.0
@@ -135,6 +137,11 @@ class RunningQuery:
             self._finish_interrupted()
             raise
 
+    @property
+    def row_count(self) -> int:
+        """The number of rows that have arrived."""
+        return self._rows
+
     def send_batch(self, data: Any) -> None:
         """Send rows to a worker that evaluates a condition on them; empty data ends it."""
         assert self.worker is not None
@@ -156,11 +163,11 @@ class RunningQuery:
                 self._rows += COUNT.unpack_from(data)[0]
                 return memoryview(data)[COUNT.size :]
             if kind is MessageKind.REPORT:
-                self.report = unpack_value(data)
+                self.report, self.is_truncated = unpack_report(data)
             elif kind is MessageKind.HOT_WANTED:
                 self._send_hot_rows(worker, data.decode())
             elif kind is MessageKind.FAILED:
-                error: ThermoclineError = unpack_value(data[len(FIT) :])
+                error = unpack_error(data[len(FIT) :])
                 # The worker may have failed while it registered tables: send all of them again.
                 worker.tables = None
                 raise self._finish(self._reason or error, is_fit=data.startswith(FIT))
@@ -169,8 +176,8 @@ class RunningQuery:
                 return None
             else:
                 hint = "run the query again"
-                error = Unavailable("the answer of a query worker is incomplete", hint=hint)
-                raise self._finish(error, is_fit=False)
+                cut = Unavailable("the answer of a query worker is incomplete", hint=hint)
+                raise self._finish(cut, is_fit=False)
 
     def _send_hot_rows(self, worker: WorkerProcess, name: str) -> None:
         """Send the hot rows of a table that the worker requests; they are read at this moment."""
@@ -251,6 +258,37 @@ class RunningQuery:
         with suppress(ThermoclineError):
             while self.next_bytes() is not None:
                 pass
+
+
+class EncodedAnswer:
+    """The bytes of an answer in a format, as the worker encodes them.
+
+    `report` and `is_truncated` are known before the first bytes are read.
+    """
+
+    def __init__(self, query: RunningQuery, leave: Callable[[RunningQuery], None]) -> None:
+        self._query = query
+        self._leave = leave
+        self._first: memoryview | None = query.next_bytes()  # the report comes before it
+        self.report = query.report
+        self.is_truncated = query.is_truncated
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows whose bytes have arrived."""
+        return self._query.row_count
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the bytes; an error ends them early."""
+        part = self._first
+        self._first = None
+        while part is not None:
+            yield part
+            part = self._query.next_bytes()
+
+    def close(self) -> None:
+        """End the query if it is still running; no thread may read its answer now."""
+        self._leave(self._query)
 
 
 class ResultStream(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc]  # Arrow has no types

@@ -1,7 +1,8 @@
 """The program of a worker process: runs one query at a time under a memory limit.
 
 In:   requests over a socket: SQL, parameters, tables; hot rows when the worker requests them
-Out:  Arrow IPC bytes over the same socket, then `END` with the number of rows, or `FAILED`
+Out:  Arrow IPC bytes, or an answer's bytes in its format, over the same socket, then `END` with the
+      number of rows, or `FAILED`
 
 - The gate, the constants and the query all run here: the process that serves clients never parses
   the text of a query.
@@ -23,6 +24,7 @@ import re
 import signal
 import socket
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from thermocline.errors import (
 )
 from thermocline.hot.tier import HotSnapshot
 from thermocline.query import spill
+from thermocline.query.report import QueryReport, public_report
 from thermocline.query.session import Session
 from thermocline.query.sql.predicate import compile_predicate
 from thermocline.query.worker.memory_limit import (
@@ -50,22 +53,28 @@ from thermocline.query.worker.protocol import (
     COUNT,
     FIT,
     WORN,
+    AnswerRequest,
     MessageKind,
     PeerGone,
     TableLocation,
     WorkerRequest,
     WorkerSettings,
     lost_files_error,
-    pack_value,
+    pack_error,
+    pack_report,
     receive,
     receive_files,
     send,
     unpack_value,
 )
 from thermocline.query.worker.shared_memory import SnapshotHeader, map_snapshot
+from thermocline.show.answer_format import ENCODERS, AnswerInfo
 
 BATCH_ROWS = 16_384
 SLICE_BYTES = 4 << 20
+MESSAGE_SLICE_BYTES = 1 << 20
+KEPT_BYTES_MAX = 128 << 20
+"""The size of the first rows that a client asks for with a limit."""
 LOSS_BYTES_MAX = ALLOWANCE_BYTES // 2
 """How much memory of earlier queries a worker may retain and still take another query."""
 
@@ -86,7 +95,7 @@ def serve(descriptor: int) -> None:
     try:
         worker = Worker(channel, settings)
     except ThermoclineError as error:
-        send(channel, MessageKind.FAILED, WORN, pack_value(error))
+        send(channel, MessageKind.FAILED, WORN, pack_error(error))
         return
     worker.run()
 
@@ -102,7 +111,7 @@ class Worker:
         self._hot: queue.SimpleQueue[tuple[Any, list[int]]] = queue.SimpleQueue()
         self._is_interrupted = threading.Event()
         self._tables: dict[str, tuple[TableLocation, ColdTable | None]] = {}
-        self._packed_memory_error = pack_value(_memory_error())
+        self._packed_memory_error = pack_error(_memory_error())
         pa.set_cpu_count(_ARROW_THREADS)
         pa.set_io_thread_count(_ARROW_THREADS)
         self._session = Session(
@@ -168,7 +177,7 @@ class Worker:
         except ThermoclineError as error:
             kind, last = (
                 MessageKind.FAILED,
-                pack_value(self._hide_spill_folder(classify_memory_error(error))),
+                pack_error(self._hide_spill_folder(classify_memory_error(error))),
             )
         # A query may leave some memory allocated. If the next query could not have its whole
         # budget, the pool replaces this worker. Order matters: check after the error is freed,
@@ -185,7 +194,9 @@ class Worker:
                 return self._run_task(request)
             self._register_tables(request.tables)
             reader, report = self._session.read(request.query, request.params, BATCH_ROWS)
-            send(self._channel, MessageKind.REPORT, pack_value(report))
+            if request.answer is not None:
+                return self._send_answer(reader, report, request.answer)
+            send(self._channel, MessageKind.REPORT, pack_report(report))
             return self._send_rows(reader)
         except (RecursionError, UnicodeError, ValueError, TypeError) as error:
             raise Invalid("the query cannot be run", hint="fix the SQL") from error
@@ -284,6 +295,36 @@ class Worker:
             send(self._channel, MessageKind.ROWS, COUNT.pack(0), schema)
         return rows
 
+    def _send_answer(
+        self, reader: pa.RecordBatchReader, report: QueryReport, request: AnswerRequest
+    ) -> int:
+        """Send an answer's bytes in its format, in slices; return the number of rows."""
+        batches: Iterable[pa.RecordBatch] = reader
+        is_truncated = None
+        if request.rows_max is not None:
+            batches, is_truncated = read_first_rows(reader, request.rows_max)
+        about = AnswerInfo(request.query_id, public_report(report))
+        encoder = ENCODERS[request.form](reader.schema, about)
+        pending, rows = encoder.head(), 0
+        send(self._channel, MessageKind.REPORT, pack_report(report, is_truncated=is_truncated))
+        for batch in batches:
+            for part in _slice_batch(batch):
+                if self._is_interrupted.is_set():
+                    raise Unavailable("the query was interrupted", hint="run the query again")
+                self._send_slices(pending + encoder.rows(part), part.num_rows)
+                pending = b""
+                rows += part.num_rows
+        self._send_slices(pending + encoder.end(is_truncated=bool(is_truncated)), 0)
+        return rows
+
+    def _send_slices(self, data: bytes, rows: int) -> None:
+        """Send bytes in messages of up to `MESSAGE_SLICE_BYTES`; the first one counts the rows."""
+        left = memoryview(data)
+        while left or rows:
+            part, left = left[:MESSAGE_SLICE_BYTES], left[MESSAGE_SLICE_BYTES:]
+            send(self._channel, MessageKind.ROWS, COUNT.pack(rows), part)
+            rows = 0
+
     def _hide_spill_folder(self, error: ThermoclineError) -> ThermoclineError:
         """Return the error without the path of the spill folder, which clients must not see."""
         folder = self._settings.folder
@@ -312,6 +353,29 @@ class _StreamSink:
     def take_parts(self) -> list[Any]:
         parts, self._parts = self._parts, []
         return parts
+
+
+def read_first_rows(
+    batches: Iterable[pa.RecordBatch], rows_max: int
+) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the first rows, and whether there are more."""
+    kept: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        part = batch.slice(0, rows_max - rows)
+        size_bytes += part.nbytes
+        if size_bytes > KEPT_BYTES_MAX:
+            raise Overloaded(
+                "the first rows are larger than the memory limit",
+                hint="ask for fewer rows, or omit rows_max",
+                bytes_max=KEPT_BYTES_MAX,
+            )
+        if part.num_rows:
+            kept.append(part)
+        rows += batch.num_rows
+        if rows > rows_max:
+            return kept, True
+    return kept, False
 
 
 def _slice_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from thermocline.errors import ThermoclineError, Unavailable
+from thermocline.errors import Unavailable
 from thermocline.query import spill
 from thermocline.query.worker.protocol import (
     WORN,
@@ -32,7 +32,7 @@ from thermocline.query.worker.protocol import (
     receive,
     send,
     send_files,
-    unpack_value,
+    unpack_error,
 )
 
 START_S_MAX = 30.0
@@ -78,8 +78,7 @@ class WorkerProcess:
             )
             kind, data = receive(self._channel)
             if kind is MessageKind.FAILED:
-                error: ThermoclineError = unpack_value(data[len(WORN) :])
-                raise error
+                raise unpack_error(data[len(WORN) :])
             self._channel.settimeout(None)
         except (PeerGone, OSError, ValueError) as error:
             self.discard()

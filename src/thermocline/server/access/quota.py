@@ -119,6 +119,11 @@ class Quota:
         message = "the tenant has as many tables as its quota allows"
         _check(message, tables, tables_max=self.tables_max)
 
+    def check_columns(self, columns: int) -> None:
+        """Raise `Overloaded` if a table would have more columns than the limit."""
+        most = self._settings.columns_max
+        _check("the table would have more columns than the quota allows", columns, columns_max=most)
+
     def check_entities(self, entities: int) -> None:
         """Raise `Overloaded` if a table's `entities_max` is above the tenant's limit."""
         message = "the table allows more entities than the quota"

@@ -98,7 +98,7 @@ class FlightQuery:
 
     async def _on_thread(self, work: Callable[[], Result]) -> Result:
         """Run work on a thread that reads answers; if the call is cancelled, it goes on there."""
-        self._reading = self._parts.reading.start(work)
+        self._reading = self._parts.reading.start(work, tenant=self._caller.tenant)
         return await asyncio.shield(self._reading)
 
     def _encode(self, answer: ResultStream) -> Iterator[bytes]:

@@ -216,7 +216,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             await query.send_answer(query_id, call.send)
             return
         lake = self._parts.node.lake(call.caller.tenant)
-        found = await self._parts.work.run(lambda: answer_command(name, command, lake))
+        found = await self._parts.work.run(
+            lambda: answer_command(name, command, lake), tenant=call.caller.tenant
+        )
         encoder = StreamEncoder(found.schema)
         await call.send(encoder.head())
         for batch in found.to_batches(max_chunksize=CATALOG_ROWS_MAX):

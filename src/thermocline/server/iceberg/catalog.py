@@ -18,9 +18,10 @@ from thermocline.error_table import find_answer
 from thermocline.errors import NotFound, ThermoclineError
 from thermocline.lake import Lake
 from thermocline.server.access.guard import Caller
-from thermocline.server.api.http.problem import HttpStatusError, scrub
+from thermocline.server.api.http.problem import HttpStatusError
 from thermocline.server.iceberg.credentials import CredentialIssuer
 from thermocline.server.iceberg.tables import ServedTable, ServedTables
+from thermocline.show.scrub import scrub
 
 ROOT = "/iceberg/v1"
 REGION = "us-east-1"

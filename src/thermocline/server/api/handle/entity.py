@@ -37,12 +37,12 @@ from thermocline.server.api.http.problem import (
     PROBLEM_TYPE,
     problem_bytes,
     problem_of,
-    scrub,
 )
 from thermocline.server.api.http.reply import choose_format, exact_json
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.request_types import StrictRequest
 from thermocline.server.api.types.route import API, ApiRequest, ApiResponse
+from thermocline.show.scrub import scrub
 
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from thermocline import __version__
 from thermocline.errors import Invalid, Overloaded, QueryTimeout
@@ -36,7 +36,12 @@ from thermocline.promql.lake_source import LakeSource
 from thermocline.promql.notes import Notes
 from thermocline.promql.reader import TIMEOUT_S_DEFAULT, SampleBudget, open_source
 from thermocline.promql.syntax import parse_matchers
-from thermocline.server.api.http.incoming import ClientGone, field_values, read_body
+from thermocline.server.api.http.incoming import (
+    ClientGone,
+    field_values,
+    read_body,
+    wait_for_disconnect,
+)
 from thermocline.server.api.http.reply import send_answer
 from thermocline.server.api.types.request_types import PrometheusParams
 from thermocline.server.api.types.route import ApiRequest, ApiResponse, Streamed
@@ -61,14 +66,16 @@ def _answering(work: Work) -> Streamed:
     async def handle(call: ApiRequest, send: Send) -> None:
         asked = await _read_parameters(call)
         stopped = threading.Event()
-        gone = asyncio.ensure_future(_wait_for_disconnect(call.receive))
+        gone = asyncio.ensure_future(wait_for_disconnect(call.receive))
         with call.parts.quota.of(call.caller.tenant).count_query():
             began_s, outcome = time.monotonic(), "error"
             limits = EvaluationLimits(
                 lookback_ms=_milliseconds(asked.lookback_delta, "lookback_delta", LOOKBACK_MS),
                 is_stopped=stopped.is_set,
             )
-            doing = call.parts.reading.start(lambda: work(call.lake, asked, limits))
+            doing = call.parts.reading.start(
+                lambda: work(call.lake, asked, limits), tenant=call.caller.tenant
+            )
             either: set[asyncio.Future[Any]] = {doing, gone}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +106,11 @@ async def _send(call: ApiRequest, send: Send, data: bytes) -> None:
             hint="use a longer step, or select fewer series",
             bytes_max=ANSWER_BYTES_MAX,
         )
-    reserved = call.parts.budget.reserve(len(data)) if len(data) > CHARGED_BYTES_MIN else None
+    reserved = (
+        call.parts.budget.reserve(len(data), tenant=call.caller.tenant)
+        if len(data) > CHARGED_BYTES_MIN
+        else None
+    )
     try:
         await send_answer(send, ApiResponse(data))
     finally:
@@ -107,17 +118,12 @@ async def _send(call: ApiRequest, send: Send, data: bytes) -> None:
             reserved.release()
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _read_parameters(call: ApiRequest) -> PrometheusParams:
     """Return the parameters of the address, and over them those of the form."""
     asked: PrometheusParams = call.params
     if call.route.method != "POST":
         return asked
-    reservation = call.parts.budget.reserve()
+    reservation = call.parts.budget.reserve(tenant=call.caller.tenant)
     try:
         _, data = await read_body(
             call.receive, call.headers, (FORM,), FORM_BYTES_MAX, reservation=reservation

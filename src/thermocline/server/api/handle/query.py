@@ -20,10 +20,8 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from starlette.types import Send
 
 from thermocline.errors import (
@@ -33,26 +31,26 @@ from thermocline.errors import (
     QueryTimeout,
     ThermoclineError,
 )
+from thermocline.query.report import public_report
 from thermocline.query.worker.pool import QueryPool
-from thermocline.query.worker.running_query import RunningQuery
+from thermocline.query.worker.protocol import AnswerRequest
+from thermocline.query.worker.running_query import EncodedAnswer, RunningQuery
 from thermocline.server.api.context import ApiContext
-from thermocline.server.api.http.encode import ENCODERS, AnswerInfo, Encoder, content_type
+from thermocline.server.api.http.encode import content_type
 from thermocline.server.api.http.incoming import ClientGone, wait_for_disconnect
 from thermocline.server.api.http.parameters import parse_parameters
 from thermocline.server.api.http.problem import (
     HttpStatusError,
     problem_bytes,
     problem_of,
-    scrub,
 )
 from thermocline.server.api.http.reply import choose_format, send_in_time
 from thermocline.server.api.types.response_types import Queries, QueryState
 from thermocline.server.api.types.route import ApiRequest
+from thermocline.show.answer_format import encode_failure
 
 SETTLE_WAIT_S = 15.0
 ANSWER_BYTES_MAX = 4 << 30
-KEPT_BYTES_MAX = 128 << 20
-PART_ROWS_MAX = 16_384
 REPORT_HEADER_BYTES_MAX = 8_192
 
 Result = TypeVar("Result")
@@ -126,54 +124,43 @@ class _QueryAnswer:
 
     async def run(self, send: Send) -> None:
         """Send the answer; raise an error that occurs before its first byte."""
-        body, encoder = await self._run_while_connected(self._begin)
+        answer = await self._run_while_connected(self._begin)
+        body = self._parts(answer)
         first = await self._run_while_connected(lambda: next(body, b""))
-        headers = self._headers(encoder)
+        headers = self._headers(answer)
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
-        await self._stream(send, body, encoder, first)
+        await self._stream(send, body, first)
 
-    def _begin(self) -> tuple[Iterator[bytes], Encoder]:
+    def _begin(self) -> EncodedAnswer:
         body, most_s = self._call.body, self._pool.timeout_s
-        answer = self._pool.run(
+        return self._pool.run_encoded(
             self._query,
             body.sql,
             parse_parameters(body.params),
             self._call.lake.references(body.mode),
             # A client may ask for less than the node's limit, never for more.
             most_s if body.timeout_s is None else min(body.timeout_s, most_s),
+            AnswerRequest(self._form, self._query.query_id, body.rows_max),
         )
-        batches: Iterator[pa.RecordBatch] = iter(answer)
-        if body.rows_max is not None:
-            kept, self.is_truncated = _read_first_rows(batches, body.rows_max)
-            batches = iter(kept)
-        report = asdict(answer.report)
-        for one in report["tables"].values():
-            one["warning"] = scrub(one["warning"])
-        encoder = ENCODERS[self._form](answer.schema, AnswerInfo(self._query.query_id, report))
-        return self._encode(encoder, batches), encoder
 
-    def _encode(self, encoder: Encoder, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-        # Send the head with the first rows, so that a query that fails at once has sent nothing.
-        pending = encoder.head()
-        size_bytes = rows = 0
+    def _parts(self, answer: EncodedAnswer) -> Iterator[bytes]:
+        """Yield an answer's bytes while they are within the limits; an empty part is the end."""
+        size_bytes = 0
         quota = self._call.parts.quota.of(self._call.caller.tenant)
-        for batch in batches:
-            rows += batch.num_rows
-            quota.check_rows(rows)
-            for start in range(0, batch.num_rows, PART_ROWS_MAX):
-                part = pending + encoder.rows(batch.slice(start, PART_ROWS_MAX))
-                pending = b""
-                size_bytes += len(part)
-                if size_bytes > ANSWER_BYTES_MAX:
-                    raise answer_too_large()
-                if part:
-                    yield part
-        yield pending + encoder.end(is_truncated=bool(self.is_truncated))
+        for part in answer:
+            quota.check_rows(answer.row_count)
+            size_bytes += len(part)
+            if size_bytes > ANSWER_BYTES_MAX:
+                raise answer_too_large()
+            if part:
+                yield bytes(part)
 
-    def _headers(self, encoder: Encoder) -> list[tuple[bytes, bytes]]:
-        report = json.dumps(encoder.about.report, separators=(",", ":")).encode()  # ASCII alone
+    def _headers(self, answer: EncodedAnswer) -> list[tuple[bytes, bytes]]:
+        self.is_truncated = answer.is_truncated
+        read = public_report(answer.report)
+        report = json.dumps(read, separators=(",", ":")).encode()  # ASCII alone
         if len(report) > REPORT_HEADER_BYTES_MAX:
-            report = b'{"tables_left_off":%d}' % len(encoder.about.report["tables"])
+            report = b'{"tables_left_off":%d}' % len(read["tables"])
         headers = [
             (b"content-type", content_type(self._form).encode()),
             (b"x-query-id", self._query.query_id.encode()),
@@ -183,9 +170,7 @@ class _QueryAnswer:
             headers.append((b"x-thermocline-truncated", b"true" if self.is_truncated else b"false"))
         return headers
 
-    async def _stream(
-        self, send: Send, body: Iterator[bytes], encoder: Encoder, part: bytes
-    ) -> None:
+    async def _stream(self, send: Send, body: Iterator[bytes], part: bytes) -> None:
         """Send all parts, then the end that completes the body."""
         try:
             while part:
@@ -196,12 +181,12 @@ class _QueryAnswer:
         except Exception as error:  # noqa: BLE001  the status is sent, so only the body can tell
             # The body gets no end: uvicorn closes the connection, and the client sees a truncation.
             self.error = error
-            await self._send_error(send, encoder, error)
+            await self._send_error(send, error)
         else:
             with suppress(ClientGone):
                 await self._send(send, _body_message(b"", is_last=True))
 
-    async def _send_error(self, send: Send, encoder: Encoder, error: Exception) -> None:
+    async def _send_error(self, send: Send, error: Exception) -> None:
         request_id = self._call.request_id
         if isinstance(error, ThermoclineError):
             error.facts["query_id"] = self._query.query_id
@@ -210,7 +195,7 @@ class _QueryAnswer:
             self._call.parts.log.event(
                 "request failed", request_id=request_id, error=kind, why=str(error)
             )
-        words = encoder.error(problem_bytes(problem_of(error, request_id)))
+        words = encode_failure(self._form, problem_bytes(problem_of(error, request_id)))
         if words:
             with suppress(ClientGone):
                 await self._send(send, _body_message(words, is_last=False))
@@ -245,29 +230,6 @@ class _QueryAnswer:
 
 def _body_message(data: bytes, *, is_last: bool) -> dict[str, Any]:
     return {"type": "http.response.body", "body": data, "more_body": not is_last}
-
-
-def _read_first_rows(
-    batches: Iterator[pa.RecordBatch], rows_max: int
-) -> tuple[list[pa.RecordBatch], bool]:
-    """Return the first rows, and whether there are more."""
-    kept: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        part = batch.slice(0, rows_max - rows)
-        size_bytes += part.nbytes
-        if size_bytes > KEPT_BYTES_MAX:
-            raise Overloaded(
-                "the first rows are larger than the memory limit",
-                hint="ask for fewer rows, or omit rows_max",
-                bytes_max=KEPT_BYTES_MAX,
-            )
-        if part.num_rows:
-            kept.append(part)
-        rows += batch.num_rows
-        if rows > rows_max:
-            return kept, True
-    return kept, False
 
 
 def answer_too_large() -> Overloaded:

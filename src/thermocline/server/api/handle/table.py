@@ -53,6 +53,7 @@ def create_table(call: ApiRequest) -> response_types.TableInfo:
     quota.check_entities(given.get("entities_max") or 0)
     if call.body.schema is not None:
         fields = [(c.name, parse_type(c.type), c.metadata or None) for c in call.body.schema]
+        quota.check_columns(len(fields))
         given["schema"] = pa.schema([pa.field(n, kind, metadata=kept) for n, kind, kept in fields])
     return _table_info(lake.create_table(call.body.name, **given))
 

@@ -8,7 +8,7 @@ Out:  counts and versions; when an answer is sent, the change is durable and vis
   values of JSON are charged too: they are counted before any of them is created.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -113,18 +113,31 @@ def _change_by(
     if media == ARROW:
         try:
             rows = arrow_rows(data)
+            _check_columns(call, table, [rows.column_names])
             return rows.num_rows, change(rows)
         except pa.ArrowInvalid as error:
             hint = "send columns of the table's types"
             message = "the rows do not fit the table"
             raise Invalid(message, hint=hint, why=str(error)[:200]) from error
     found = json_rows(data, table.schema(), is_list=media == "application/json")
+    _check_columns(call, table, found.rows)
     try:
         return len(found.rows), change(found.rows)
     except Invalid as error:
         error.facts |= locate_refused_row(found, table)
         call.parts.metrics.count_rejected(SIGNAL, len(found.rows))
         raise
+
+
+def _check_columns(call: ApiRequest, table: LakeTable, rows: Iterable[Iterable[str]]) -> None:
+    """Refuse rows whose new columns exceed the tenant's quota, before they are converted."""
+    if not getattr(call.params, "evolve", False):
+        return  # unknown columns are refused
+    quota, names = call.parts.quota.of(call.caller.tenant), set(table.schema().names)
+    for row in rows:
+        if not names.issuperset(row):
+            names.update(row)
+            quota.check_columns(len(names))
 
 
 def flush_table(call: ApiRequest) -> response_types.Flushed:

@@ -11,7 +11,6 @@ Out:  a `ProblemResponse`, its bytes, its headers
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,12 +18,11 @@ import msgspec
 
 from thermocline.error_table import find_answer, retry_after_s
 from thermocline.errors import Invalid, ThermoclineError
-from thermocline.names import API_KEY_IN_TEXT
 from thermocline.server.api.types.response_types import ProblemResponse
+from thermocline.show.scrub import hide_keys, scrub
 
 PROBLEM_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:thermocline:error:"
-TEXT_CHARACTERS_MAX = 2_000
 VALUES_MAX = 100
 DEPTH_MAX = 4
 
@@ -47,9 +45,6 @@ TITLES = {
     503: "the node cannot answer now",
     504: "the query exceeded its timeout",
 }
-_KEY = re.compile(API_KEY_IN_TEXT)
-_WORD = r"[^\s/'\"`,;:()\[\]{}<>]"
-_PATH = re.compile(rf"(?<![\w.:<~/-])/(?!(?:api|health)/)(?:{_WORD}+/)+(?={_WORD})")
 _PRIVATE = frozenset({"folder", "root", "pid", "process", "owner", "host"})
 """Names of facts about the machine, which are not sent."""
 _POINTERS = frozenset({"id", "field", "pointer", "property"})
@@ -111,13 +106,7 @@ def _problems(error: ThermoclineError) -> list[dict[str, str]]:
 
 def _without_keys(value: Any) -> str:
     text = str(value).encode("utf-8", "replace").decode()
-    return _KEY.sub("tck_...", text[:TEXT_CHARACTERS_MAX])
-
-
-def scrub(text: str) -> str:
-    """Return a text with keys and the folders of absolute paths removed."""
-    cut = text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."
-    return _PATH.sub(".../", _KEY.sub("tck_...", cut))
+    return hide_keys(text)
 
 
 def problem_bytes(problem: ProblemResponse) -> bytes:

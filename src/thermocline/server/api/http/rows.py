@@ -14,6 +14,7 @@ Out:  rows for `LakeTable.write`; `Invalid` with the line of an error
 
 import io
 import struct
+import time as clock
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -29,7 +30,8 @@ from thermocline.ingest.json_text import restore_negative_zeros
 from thermocline.ingest.rows import ROWS_MAX, fit_rows, rows_table
 from thermocline.lake_table import LakeTable
 
-LINE_LOOKS_MAX = 100_000
+LOOKS_S = 1.0
+"""How long a node looks for the row that an error is about."""
 JSON_VALUES_MAX = 4_000_000
 VALUE_BYTES = 64  # the least memory of a decoded JSON value
 DECODED_BYTES_MAX = 256 << 20  # of all batches of a body together
@@ -156,9 +158,12 @@ def _without_decimals(value: Any) -> Any:
 
 
 def locate_refused_row(found: JsonRows, table: LakeTable) -> dict[str, int]:
-    """Return the position of the first row that is refused alone; empty if there is none."""
+    """Return the position of the first row that is refused alone; empty if none is found soon."""
+    end_s = clock.monotonic() + LOOKS_S
     state = table.cold.state()
-    for index, row in enumerate(found.rows[:LINE_LOOKS_MAX]):
+    for index, row in enumerate(found.rows):
+        if clock.monotonic() > end_s:
+            break
         if row.get(state.spec.time_column) is None:
             return found.position_fact(index)
         try:
