@@ -30,6 +30,7 @@ PAGES = {
         "docs/otlp",
         "docs/contract",
         "docs/pipeline",
+        "docs/alerts",
         "docs/iceberg",
         "docs/promql",
         "docs/console",

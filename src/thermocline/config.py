@@ -139,6 +139,23 @@ class CareSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """How a node evaluates rules of alerts, and where webhooks may go.
+
+    `alert_rules` is a TOML file with rules of the default tenant. `alert_hosts` are the hosts of
+    webhooks, with commas: names, and patterns such as `*.example.com` for public addresses. A key
+    derived from `alert_signing_key` for each tenant signs webhooks.
+    """
+
+    alerts: bool = setting(default=True, kind="truth")
+    alert_rules: str = setting("", "text")
+    alert_hosts: str = setting("", "text")
+    alert_signing_key: str = setting("", "text")
+    alert_rules_max: int = setting(100, "count")
+    alert_deadline_s: float = setting(10.0, "seconds", 0.1)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """How a node runs: where its data is, who may connect, how much it may use.
 
@@ -167,6 +184,7 @@ class NodeSettings:
     lake: LakeSettings = field(default_factory=lambda: LakeSettings(query_workers=2))
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     care: CareSettings = field(default_factory=CareSettings)
+    alert: AlertSettings = field(default_factory=AlertSettings)
     tenants: Mapping[str, QuotaSettings] = field(default_factory=dict)
     pipeline: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -190,6 +208,7 @@ class NodeSettings:
         described = []
         for name in _NODE:
             origin, value = self.origins.get(name, "default"), redact(_find_value(self, name))
+            value = "***" if name in _SECRETS and value else value
             described.append({"setting": name, "value": value, "origin": origin})
         for name, origin in self.origins.items():
             if name.startswith("tenants."):
@@ -206,11 +225,21 @@ def settings_in(*kinds: Any) -> dict[str, "Field[Any]"]:
 
 _LAKE = settings_in(WalSettings, LakeSettings)
 _QUOTA = settings_in(QuotaSettings)
-_NODE = settings_in(NodeSettings, WalSettings, LakeSettings, QuotaSettings, CareSettings)
+_NODE = settings_in(
+    NodeSettings, WalSettings, LakeSettings, QuotaSettings, CareSettings, AlertSettings
+)
+_SECRETS = frozenset({"alert_signing_key"})
 
 
 def _find_value(node: NodeSettings, name: str) -> Any:
-    parts: tuple[Any, ...] = (node, node.lake.wal, node.lake, node.quota, node.care)
+    parts: tuple[Any, ...] = (
+        node,
+        node.lake.wal,
+        node.lake,
+        node.quota,
+        node.care,
+        node.alert,
+    )
     return next(getattr(part, name) for part in parts if name in settings_in(part))
 
 
@@ -250,15 +279,22 @@ def node_settings(
             flag = f"--{name.replace('_', '-')}" if name in FLAGS else f"--set {name}"
             origins[name] = f"option {flag}"
             values |= read_settings({name: value}, _NODE, origins[name])
-    own, wal, lake, quota, care = (
+    own, wal, lake, quota, care, alert = (
         {name: values[name] for name in settings_in(kind) if name in values}
-        for kind in (NodeSettings, WalSettings, LakeSettings, QuotaSettings, CareSettings)
+        for kind in (
+            NodeSettings,
+            WalSettings,
+            LakeSettings,
+            QuotaSettings,
+            CareSettings,
+            AlertSettings,
+        )
     )
     shared = QuotaSettings(**quota)
     quotas = _read_tenants(tenants, shared, file_origin, origins)
     kept = replace(NodeSettings().lake, wal=WalSettings(**wal), **lake)
     more: dict[str, Any] = {"tenants": quotas, "pipeline": pipeline, "origins": origins}
-    more["care"] = CareSettings(**care)
+    more["care"], more["alert"] = CareSettings(**care), AlertSettings(**alert)
     return _check_consistent(NodeSettings(**own, lake=kept, quota=shared, **more))
 
 

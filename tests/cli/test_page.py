@@ -92,6 +92,14 @@ for line in sys.stdin.read().splitlines():
 """
 
 
+RULES = """
+[[rules]]
+name = "missing-hours"
+kind = "gap"
+table = "quotes_again"
+within = "6h"
+every = "1h"
+"""
 ORDER = {
     "type": "object",
     "properties": {
@@ -134,6 +142,7 @@ def test_the_examples_run_in_their_order(tmp_path, entity_node):
     pq.write_table(names, tmp_path / "companies.parquet")
     put_journal(tmp_path / "lake", written((3, 2)))
     put_lost_keys(tmp_path / "damaged-node")
+    (tmp_path / "rules.toml").write_text(RULES)
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
         cwd=tmp_path,

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from thermocline.config import (
+    AlertSettings,
     CareSettings,
     LakeSettings,
     NodeSettings,
@@ -20,8 +21,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
 def test_the_page_has_every_setting_with_its_default():
     told = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", PAGE, re.MULTILINE))
     known = {
-        one.name: str(redact(one.default)).replace("False", "false")
-        for part in (WalSettings, LakeSettings, NodeSettings, QuotaSettings, CareSettings)
+        one.name: str(redact(one.default)).replace("False", "false").replace("True", "true")
+        for part in (
+            WalSettings,
+            LakeSettings,
+            NodeSettings,
+            QuotaSettings,
+            CareSettings,
+            AlertSettings,
+        )
         for one in fields(part)
         if "kind" in one.metadata
     }

@@ -23,7 +23,7 @@ from thermocline import __version__
 from thermocline.cli import demo, mcp, sql
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
-from thermocline.cli.node import backup, doctor, journal, key, serve, status, tenant
+from thermocline.cli.node import alert, backup, doctor, journal, key, serve, status, tenant
 from thermocline.cli.pipeline import pipeline, worker
 from thermocline.cli.table import column, coverage, info, lake, maintenance, write
 from thermocline.cli.terminal.report_error import (
@@ -60,6 +60,7 @@ entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
 schema_app = typer.Typer(**_GROUP, help="Register, compare and infer the contracts of entities.")
 key_app = typer.Typer(**_GROUP, help="Create, list and revoke the keys of a node.")
 pipeline_app = typer.Typer(**_GROUP, help="Run the jobs of a lake on Spark, and list them.")
+alert_app = typer.Typer(**_GROUP, help="List, set, remove and test rules of alerts.")
 tenant_app = typer.Typer(**_GROUP, help="Create and list the tenants of a node.")
 
 
@@ -90,6 +91,7 @@ app.add_typer(schema_app, name="schema")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
+app.add_typer(alert_app, name="alert")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
     (app, demo.COMMANDS),
@@ -106,6 +108,7 @@ for _group, _commands in (
     (schema_app, schema.COMMANDS),
     (key_app, key.COMMANDS),
     (tenant_app, tenant.COMMANDS),
+    (alert_app, alert.COMMANDS),
     (lake_app, lake.COMMANDS),
     (table_app, write.COMMANDS),
     (table_app, info.COMMANDS),

@@ -37,7 +37,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The table's n
 
 
 @contextmanager
-def _open_for_change(place: str, key_file: str | None) -> Iterator["Lake | Client"]:
+def open_for_change(place: str, key_file: str | None) -> Iterator["Lake | Client"]:
     """Open a lake for a change: a node's, or one in a folder that no other process writes."""
     from thermocline.entry_point import connect
 
@@ -56,9 +56,10 @@ def _open_for_change(place: str, key_file: str | None) -> Iterator["Lake | Clien
 
 
 @contextmanager
-def _open_for_reading(place: str, key_file: str | None) -> Iterator["Lake | Client"]:
+def open_for_reading(place: str, key_file: str | None) -> Iterator["Lake | Client"]:
+    """Open a lake for reading: a node's, or one in a folder, which another process may write."""
     if is_url(place):
-        with _open_for_change(place, key_file) as node:
+        with open_for_change(place, key_file) as node:
             yield node
         return
     check_lake(place)
@@ -75,14 +76,17 @@ def _report(json: bool, line: str, **facts: Any) -> None:
         print_line(line)
 
 
-def _print_rows(rows: "pa.Table", form: Format | None, is_json: bool) -> None:
+def print_rows(
+    rows: "pa.Table", form: Format | None, is_json: bool, *, name: str = "tables"
+) -> None:
+    """Print rows in a format; as JSON, they are a list under a name."""
     from thermocline.cli.terminal.output import choose_output, print_json
 
     output = choose_output(form, is_json=is_json)
     if output.form is Format.JSON:
         from thermocline.cli.table.info import rows_json
 
-        print_json({"tables": rows_json(rows)})
+        print_json({name: rows_json(rows)})
     else:
         output.write(rows.to_reader())
 
@@ -111,7 +115,7 @@ def tables(
     """List the tables with their rows, versions and buckets."""
     import pyarrow as pa
 
-    with _open_for_reading(lake, key_file) as opened:
+    with open_for_reading(lake, key_file) as opened:
         found = [opened.table(name).info() for name in opened.tables()]
     columns = {
         "table": pa.array([one["name"] for one in found], pa.string()),
@@ -120,7 +124,7 @@ def tables(
         "time_column": pa.array([one["time_column"] for one in found], pa.string()),
         "bucket": pa.array([str(one["bucket"]) for one in found], pa.string()),
     }
-    _print_rows(pa.table(columns), form, json)
+    print_rows(pa.table(columns), form, json)
 
 
 def rename(
@@ -131,7 +135,7 @@ def rename(
     json: JsonOption = False,
 ) -> None:
     """Give a table another name; its rows and its history stay."""
-    with _open_for_change(lake, key_file) as opened:
+    with open_for_change(lake, key_file) as opened:
         table = opened.rename_table(name, to)
     _report(json, f"renamed {name} to {table.name}", table=table.name, was=name)
 
@@ -144,7 +148,7 @@ def drop(
     json: JsonOption = False,
 ) -> None:
     """Drop a table; `undrop` brings it back until a vacuum removes its files."""
-    with _open_for_change(lake, key_file) as opened:
+    with open_for_change(lake, key_file) as opened:
         info = opened.table(name).info()
         rows = info["rows"] + info["hot_rows"]
         question = f"drop {info['name']} with {rows:,} rows?"
@@ -163,9 +167,9 @@ def list_dropped(
     json: JsonOption = False,
 ) -> None:
     """List the dropped tables that can be brought back."""
-    with _open_for_reading(lake, key_file) as opened:
+    with open_for_reading(lake, key_file) as opened:
         found = opened.dropped_tables()
-    _print_rows(found, form, json)
+    print_rows(found, form, json)
 
 
 def undrop(
@@ -178,7 +182,7 @@ def undrop(
     json: JsonOption = False,
 ) -> None:
     """Bring back the table that was dropped last under a name."""
-    with _open_for_change(lake, key_file) as opened:
+    with open_for_change(lake, key_file) as opened:
         info = opened.undrop_table(name, to).info()
     rows = info["rows"] + info["hot_rows"]
     _report(json, f"{info['name']} is back with {rows:,} rows", table=info["name"], rows=rows)
@@ -196,7 +200,7 @@ def copy(
     json: JsonOption = False,
 ) -> None:
     """Copy a table to a new one; its files are shared where the file system can link them."""
-    with _open_for_change(lake, key_file) as opened:
+    with open_for_change(lake, key_file) as opened:
         info = opened.copy_table(name, to, at=parse_at(at)).info()
     line = f"copied {name} to {info['name']}: {info['rows']:,} rows"
     _report(json, line, table=info["name"], source=name, rows=info["rows"])
@@ -224,7 +228,7 @@ def vacuum(
     json: JsonOption = False,
 ) -> None:
     """Remove the files of dropped tables permanently. A dry run by default."""
-    with _open_for_change(lake, key_file) as opened:
+    with open_for_change(lake, key_file) as opened:
         found = opened.vacuum_dropped(
             dry_run=not yes, grace=grace, allow_short_grace=allow_short_grace
         )

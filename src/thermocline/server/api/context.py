@@ -10,6 +10,7 @@ Out:  one value with all of them, for every route
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from thermocline.alert.keeper import AlertKeeper
 from thermocline.config import NodeSettings
 from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.node import Node
@@ -41,6 +42,7 @@ class ApiContext:
     audit: Audit | None = None
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
+    alerts: AlertKeeper | None = None
     failed_queries: FailedQueries = field(default_factory=FailedQueries)
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.

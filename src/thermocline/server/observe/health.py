@@ -29,6 +29,8 @@ FLUSH_FAILING_S = 30.0
 RETRY_AFTER_S = 2
 CARE_MAX = 10
 """How many failing tasks of care a report names."""
+ALERTS_MAX = 5
+"""How many failing rules of alerts a report names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,15 @@ class Health:
         self._quarantine_warning = ""
         self._export_reason = ""
         self._care: Callable[[], CareStatus] = CareStatus
+        self._alerts: Callable[[], list[str]] = list
 
     def watch_care(self, status: Callable[[], CareStatus]) -> None:
         """Report failing tasks of care as warnings from now on."""
         self._care = status
+
+    def watch_alerts(self, troubles: Callable[[], list[str]]) -> None:
+        """Report rules and webhooks that fail as warnings from now on."""
+        self._alerts = troubles
 
     def report_phase(self, phase: str, **facts: Any) -> None:
         """Set the current phase of the start."""
@@ -131,6 +138,7 @@ class Health:
         status = "not ready" if reasons else "ready"
         warnings = [one for one in (self._quarantine_warning, self._export_reason) if one]
         warnings += [f"care for tables fails: {one}" for one in self._care().failing[:CARE_MAX]]
+        warnings += [f"alerts: {one}" for one in self._alerts()[:ALERTS_MAX]]
         facts = {"warnings": warnings} if warnings else {}
         return HealthReport(is_ok=not reasons, status=status, reasons=tuple(reasons), facts=facts)
 

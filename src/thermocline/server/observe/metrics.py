@@ -13,7 +13,7 @@ import os
 import resource
 import threading
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -21,6 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from thermocline import __version__
+from thermocline.alert.alerter import AlertStatus
+from thermocline.alert.state import FIRING, PENDING
 from thermocline.care.keeper import CareStatus
 from thermocline.errors import ThermoclineError
 from thermocline.node import Node
@@ -103,6 +105,10 @@ class Metrics:
         self._node.node, self._node.is_ready, self._node.care = node, is_ready, care
         self._node.jobs = JobWatch(node)
 
+    def watch_alerts(self, statuses: Callable[[], Mapping[str, AlertStatus]]) -> None:
+        """Report the alerts of every tenant at each scrape."""
+        self._node.alerts = statuses
+
     def render(self) -> bytes:
         """Return the text of a scrape; its type is `CONTENT_TYPE`."""
         with self._lock:
@@ -129,6 +135,7 @@ class _NodeCollector(Collector):
         self.is_ready: Callable[[], bool] = lambda: False
         self.jobs: JobWatch | None = None
         self.care: Callable[[], CareStatus] = CareStatus
+        self.alerts: Callable[[], Mapping[str, AlertStatus]] = dict
         self._started_s = clock.time()
 
     def collect(self) -> Iterator[Any]:
@@ -154,6 +161,7 @@ class _NodeCollector(Collector):
         if self.jobs is not None:
             yield from job_families(self.jobs.newest_runs())
         yield from care_families(self.care())
+        yield from alert_families(self.alerts().values())
 
 
 def care_families(status: CareStatus) -> Iterator[Any]:
@@ -176,6 +184,41 @@ def care_families(status: CareStatus) -> Iterator[Any]:
         meaning = _SUMS.get(name)
         if meaning is not None:
             yield _gauge(f"thermocline_cold_{name}", meaning, value)
+
+
+def alert_families(statuses: Iterable[AlertStatus]) -> Iterator[Any]:
+    """Yield sums over the alerts of all tenants; none if no tenant has rules."""
+    found = list(statuses)
+    if not found:
+        return
+    rules = [one for status in found for one in status.rules]
+    active = [alert.state for one in rules for alert in one.active]
+    failing = sum(bool(one.error) for one in rules)
+    yield _gauge("thermocline_alert_rules", "Rules of alerts that are evaluated.", len(rules))
+    yield _gauge("thermocline_alert_rules_failing", "Rules whose evaluation fails.", failing)
+    yield _gauge("thermocline_alerts_firing", "Alerts that fire.", active.count(FIRING))
+    yield _gauge("thermocline_alerts_pending", "Alerts that are pending.", active.count(PENDING))
+    waiting = sum(status.outstanding for status in found)
+    yield _gauge("thermocline_alert_deliveries_outstanding", "Webhooks to be sent.", waiting)
+    counts = (
+        ("evaluations", "Evaluations of rules.", sum(one.evaluations for one in rules)),
+        ("evaluation_errors", "Evaluations that failed.", sum(one.errors for one in rules)),
+        ("deliveries", "Webhooks that were accepted.", sum(one.delivered for one in found)),
+        (
+            "deliveries_dropped",
+            "Webhooks that are not tried any more.",
+            sum(one.dropped for one in found),
+        ),
+        (
+            "attempts_failed",
+            "Attempts to send that failed.",
+            sum(one.failed_attempts for one in found),
+        ),
+    )
+    for name, meaning, value in counts:
+        counter = CounterMetricFamily(f"thermocline_alert_{name}", meaning)
+        counter.add_metric([], value)
+        yield counter
 
 
 def node_numbers(node: Node) -> Iterator[tuple[str, str, float]]:

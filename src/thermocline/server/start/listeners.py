@@ -154,6 +154,7 @@ def _make_api(
         audit=server.audit,
         budget=budget,
         hosts=_host_names(address),
+        alerts=server.alerts,
     )
     listener = ApiListener(
         app,

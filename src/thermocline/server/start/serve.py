@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from thermocline.alert.keeper import AlertKeeper
 from thermocline.care.keeper import CareKeeper
 from thermocline.cold.storage.open_storage import is_store_address
 from thermocline.config import NodeSettings
@@ -92,6 +93,7 @@ class NodeServer:
         self.guard = Guard(self.store, self.audit, self.log, may_be_open=may_be_open)
         self.quotas = Quotas(self.settings)
         self.care = CareKeeper(self.settings.lake_place, settings.care, self._on_care)
+        self.alerts = AlertKeeper(settings.alert, self._on_alerts)
         self.gateway = NodeGateway(self.guard)
         self.certificate: TlsCertificate | None = None
         self.listeners: dict[str, BoundListener] = {}
@@ -196,8 +198,11 @@ class NodeServer:
             raise
         self.gateway.open(node)
         self.care.start()
+        self.alerts.start(node)
         self.metrics.watch(node, lambda: self.health.ready().is_ok, self.care.status)
+        self.metrics.watch_alerts(self.alerts.statuses)
         self.health.watch_care(self.care.status)
+        self.health.watch_alerts(self.alerts.troubles)
         self.health.report_started(node)
         recovered = node.recovered
         self.log.event("ready", next_lsn=node.tier.next_lsn, holes=len(recovered.holes))
@@ -259,8 +264,12 @@ class NodeServer:
         if event["state"] in ("done", "failed"):
             self.log.event("care", **{name: value for name, value in event.items() if value})
 
+    def _on_alerts(self, event: str, facts: dict[str, Any]) -> None:
+        self.log.event(event, **facts)
+
     async def _close_node(self, node: Node, end_s: float) -> None:
         await self._run_in_thread(self.care.stop, CARE_STOP_S, "care not ended")
+        await self._run_in_thread(self.alerts.stop, CARE_STOP_S, "alerts not ended")
         if not self._is_hurried:
             await self._run_in_thread(node.flush, self._time_left(end_s), "rows not flushed")
         await self._run_in_thread(self._write_uses, FAST_DEADLINE_S, "uses of keys not written")

@@ -28,6 +28,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from thermocline.alert.keeper import AlertKeeper
 from thermocline.config import NodeSettings
 from thermocline.errors import Forbidden, NotFound, ThermoclineError
 from thermocline.server.access.audit import Audit
@@ -83,6 +84,7 @@ def make_app(
     audit: Audit | None = None,
     budget: MemoryBudget | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
+    alerts: AlertKeeper | None = None,
 ) -> Starlette:
     """Return the application. Its parts are in `app.state.parts`.
 
@@ -100,6 +102,7 @@ def make_app(
         audit=audit,
         budget=budget or MemoryBudget(),
         hosts=frozenset(hosts),
+        alerts=alerts,
     )
     by_path: dict[str, dict[str, ApiRoute]] = {}
     for route in ROUTES:

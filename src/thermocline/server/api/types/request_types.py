@@ -119,6 +119,33 @@ class NewTableRequest(StrictRequest):
     ] = []
 
 
+class RuleRequest(StrictRequest):
+    """A rule of alerts; docs/alerts.md says which fields a kind takes."""
+
+    kind: Literal["sql", "promql", "gap", "silence", "deadman"]
+    every: Annotated[str, Meta(max_length=20, description="such as `1m`")] | None = None
+    for_: Annotated[str, Meta(max_length=20, description="such as `5m`")] | None = field(
+        default=None, name="for"
+    )
+    query: Annotated[str, Meta(max_length=20_000)] | None = None
+    table: Name | None = None
+    within: Annotated[str, Meta(max_length=20)] | None = None
+    lag: Annotated[str, Meta(max_length=20)] | None = None
+    repeat: Annotated[str, Meta(max_length=20)] | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    webhooks: Annotated[list[Text], Meta(max_length=5)] = []
+
+
+class RuleTestRequest(StrictRequest):
+    """A rule, by its name or in full, and the stretch of the past to run it over."""
+
+    start: Instant
+    end: Instant
+    name: Annotated[str, Meta(max_length=100)] | None = None
+    rule: RuleRequest | None = None
+
+
 class DeleteRequest(StrictRequest):
     """Which rows to delete: those that match the condition, within the stretch if there is one."""
 

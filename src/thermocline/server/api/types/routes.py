@@ -16,6 +16,7 @@ from typing import Any
 
 from thermocline.server.api.handle import (
     admin,
+    alerts,
     api_docs,
     blocks,
     console,
@@ -207,6 +208,67 @@ def _change_routes() -> Iterator[ApiRoute]:
             errors=(404, 409, 503),
             description=ROW_WAIT,
         )
+
+
+def _alert_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "GET",
+        f"{API}/alerts",
+        "query",
+        "alerts",
+        "List the rules of alerts with their states",
+        alerts.Alerts,
+        run=alerts.alerts,
+        errors=(429, 503),
+    )
+    one = f"{API}/alerts/rules/{{rule}}"
+    yield ApiRoute(
+        "PUT",
+        one,
+        "admin",
+        "put_alert_rule",
+        "Set a rule of alerts",
+        alerts.RuleAnswer,
+        run=alerts.put_alert_rule,
+        body=request_types.RuleRequest,
+        errors=(409, 429, 501, 503),
+        description="When the answer arrives, the rule is durable; the node evaluates it within "
+        "seconds.",
+    )
+    yield ApiRoute(
+        "DELETE",
+        one,
+        "admin",
+        "remove_alert_rule",
+        "Remove a rule of alerts",
+        None,
+        run=alerts.remove_alert_rule,
+        status=204,
+        errors=(404, 409, 429, 503),
+    )
+    yield ApiRoute(
+        "POST",
+        f"{API}/alerts/test",
+        "query",
+        "test_alert_rule",
+        "Run a rule of alerts over the past",
+        response_types.RowsResponse,
+        run=alerts.run_alert_test,
+        body=request_types.RuleTestRequest,
+        forms=EVERY_FORMAT,
+        errors=(404, 406, 409, 429, 501, 503),
+        headers=("X-Thermocline-Truncated",),
+        description="Nothing is stored or sent.",
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/alerts/signing_key",
+        "admin",
+        "signing_key",
+        "Return the key that signs webhooks",
+        alerts.SigningKey,
+        run=alerts.signing_key,
+    )
 
 
 def _verb_routes() -> Iterator[ApiRoute]:
@@ -708,6 +770,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_row_routes(),
     *_change_routes(),
     *_verb_routes(),
+    *_alert_routes(),
     *_contract_routes(),
     *_collection_routes(),
     *_entity_read_routes(),

@@ -1,0 +1,1 @@
+"""Alerts: rules over a lake's tables, their states and history, and webhooks that are retried."""
