@@ -13,18 +13,20 @@ Out:  `DecodedGroup`s, in rounds: rows and the positions of their bodies; or the
   before the caller has consumed the round.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from thermocline.errors import Invalid, ThermoclineError
 from thermocline.ingest.inflate import BODY_BYTES_MAX, Data, inflate
+from thermocline.ingest.line_protocol import UNITS_NS, decode_lines
 from thermocline.ingest.otlp.json import decode_json
 from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.outcome import DecodedRequest
 from thermocline.ingest.otlp.protobuf import decode_fast, decode_protobuf
 from thermocline.ingest.otlp.varint import FIXED32, FIXED64, LENGTH, VARINT, read_varint
+from thermocline.ingest.prometheus.remote_write import decode_remote_write
 
 TOGETHER_BYTES_MAX = 4 << 20
 ROUND_BYTES_MAX = 16 << 20
@@ -141,11 +143,30 @@ def _decode_alone(
 
 
 def _decode_body(signal: str, encoding: str, data: Data, options: DecodeOptions) -> DecodedRequest:
+    if encoding in FOREIGN_ENCODINGS:
+        return FOREIGN_ENCODINGS[encoding](data, options)
     decode = decode_protobuf if encoding == "protobuf" else decode_json
     try:
         return decode(signal, bytes(data), arrived_ns=options.arrived_ns, limits=options.limits)
     except RecursionError as error:
         raise Invalid("the body is nested too deep", hint="flatten the values") from error
+
+
+def _decode_remote_write(version: int) -> Callable[[Data, DecodeOptions], DecodedRequest]:
+    return lambda data, options: decode_remote_write(data, version, options.limits)
+
+
+def _decode_lines(unit_ns: int) -> Callable[[Data, DecodeOptions], DecodedRequest]:
+    return lambda data, options: decode_lines(data, unit_ns, options.arrived_ns, options.limits)
+
+
+REMOTE_WRITE = {1: "remote-write-1", 2: "remote-write-2"}
+LINES = {unit: f"lines-{unit}" for unit in UNITS_NS}
+FOREIGN_ENCODINGS = {
+    **{name: _decode_remote_write(version) for version, name in REMOTE_WRITE.items()},
+    **{name: _decode_lines(UNITS_NS[unit]) for unit, name in LINES.items()},
+}
+"""Encodings of metrics that are not OpenTelemetry's."""
 
 
 def is_whole(data: Data) -> bool:

@@ -22,6 +22,7 @@ from thermocline.ingest.inflate import Data
 from thermocline.ingest.otlp.limits import DecodeLimits
 from thermocline.ingest.otlp.outcome import DecodedRequest, Tally
 from thermocline.ingest.otlp.part_count import check_parts
+from thermocline.ingest.prometheus.scan_request import compile_scan
 
 SIGNALS = ("metrics", "logs", "traces")
 
@@ -93,6 +94,7 @@ def warm_up() -> None:
         trace_id=bytes([1] * 16), span_id=bytes([1] * 8), start_time_unix_nano=1
     )
     _warm_up_signal("traces", request)
+    compile_scan()
 
 
 def _warm_up_signal(signal: str, request: Any) -> None:

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: the three paths, in protobuf and JSON.
+"""OTLP over HTTP: the three paths, in protobuf and JSON; other writers of metrics beside them.
 
 In:   `POST /v1/metrics`, `/v1/logs`, `/v1/traces`, compressed or not
 Out:  the answer in the encoding of the request: success, partial success, or `google.rpc.Status`
@@ -16,7 +16,7 @@ Out:  the answer in the encoding of the request: success, partial success, or `g
 
 import ssl
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from thermocline.error_table import ERROR_TABLE, INVALID_ARGUMENT, UNIMPLEMENTED
@@ -26,6 +26,7 @@ from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.ingest.otlp.protobuf import SIGNALS
 from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
+from thermocline.server.otlp.admission import Admitted, refuse
 from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
 from thermocline.server.otlp.http1.route import (
     Http1Request,
@@ -33,10 +34,11 @@ from thermocline.server.otlp.http1.route import (
     Http1Route,
     HttpLimits,
     refusal_headers,
+    text_refusal,
 )
 from thermocline.server.otlp.http1.server import Http1Server
 from thermocline.server.otlp.ingest_queue import INGEST_SCOPE, Receiver
-from thermocline.server.otlp.status import otlp_status
+from thermocline.server.otlp.metric_writers import PATHS, writer_routes
 
 LISTENER = "otlp_http"
 PREFLIGHT_KEPT_S = 7_200
@@ -44,16 +46,6 @@ PREFLIGHT_KEPT_S = 7_200
 _ENCODINGS = {"application/x-protobuf": "protobuf", "application/json": "json"}
 _TYPES = {encoding: kind for kind, encoding in _ENCODINGS.items()}
 _CODES = {row.otlp_status: row.grpc_code for row in ERROR_TABLE.values()} | {405: UNIMPLEMENTED}
-
-
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    """The facts from a request's head: the tenant, and the form of the body."""
-
-    tenant: str
-    encoding: str
-    coding: str
-    request_id: str | None
 
 
 class OtlpHttp:
@@ -88,6 +80,7 @@ class OtlpHttp:
         if self._origins:
             paths = [path for _, path in routes]
             routes |= {("OPTIONS", path): Http1Route(self._answer_preflight) for path in paths}
+        routes |= writer_routes(receiver, self._check_open_name)
         self._server = Http1Server(
             routes,
             host=host,
@@ -112,20 +105,19 @@ class OtlpHttp:
         """Refuse new requests, answer those in progress, close; at the deadline abort the rest."""
         await self._server.stop(deadline_s)
 
-    def _admit(self, head: RequestHead) -> _Admitted:
-        if self._is_open():
-            self._check_name(head)
+    def _admit(self, head: RequestHead) -> Admitted:
+        self._check_open_name(head)
         try:
             caller = self._receiver.gateway.caller(head.text(b"authorization"), INGEST_SCOPE)
         except ThermoclineError as error:
-            raise _as_refusal(error) from error
+            raise refuse(error) from error
         encoding = _encoding(head)
         if encoding is None:
             raise RequestRefused(415, f"the content type must be one of {', '.join(_ENCODINGS)}")
         coding = (head.text(b"content-encoding") or "identity").lower()
         if coding not in CODINGS:
             raise RequestRefused(415, f"the content encoding must be one of {', '.join(CODINGS)}")
-        return _Admitted(caller.tenant, encoding, coding, head.text(b"idempotency-key"))
+        return Admitted(caller.tenant, encoding, coding, head.text(b"idempotency-key"))
 
     async def _answer_preflight(self, request: Http1Request) -> Http1Response:
         """Answer a browser that asks whether a page may send."""
@@ -149,8 +141,14 @@ class OtlpHttp:
         return "*" in self._origins or origin.lower() in self._origins
 
     def _refuse(self, refused: RequestRefused, head: RequestHead | None) -> Http1Response:
-        response = _refusal_response(refused, head)
+        is_writer = head is not None and head.path in PATHS
+        response = (text_refusal if is_writer else _refusal_response)(refused, head)
         return replace(response, headers=(*response.headers, *self._origin_headers(head)))
+
+    def _check_open_name(self, head: RequestHead) -> None:
+        """Refuse names of other machines while the node has no key."""
+        if self._is_open():
+            self._check_name(head)
 
     def _check_name(self, head: RequestHead) -> None:
         host, origin = head.text(b"host"), head.text(b"origin")
@@ -162,14 +160,14 @@ class OtlpHttp:
 
     def _make_answer(self, signal: str) -> Callable[[Http1Request], Awaitable[Http1Response]]:
         async def answer(request: Http1Request) -> Http1Response:
-            admitted: _Admitted = request.admitted
+            admitted: Admitted = request.admitted
             body = RequestBody(admitted.encoding, admitted.coding, request.body)
             try:
                 taken = await self._receiver.ingest(
                     admitted.tenant, signal, body, admitted.request_id
                 )
             except ThermoclineError as error:
-                raise _as_refusal(error) from error
+                raise refuse(error) from error
             answered = encode_success(taken, admitted.encoding)
             named = self._origin_headers(request.head)
             return Http1Response(200, answered, _TYPES[admitted.encoding], named)
@@ -180,14 +178,6 @@ class OtlpHttp:
 def _encoding(head: RequestHead) -> str | None:
     kind = (head.text(b"content-type") or "").partition(";")[0].strip().lower()
     return _ENCODINGS.get(kind)
-
-
-def _as_refusal(error: ThermoclineError) -> RequestRefused:
-    refusal = otlp_status(error)
-    headers = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
-    return RequestRefused(
-        refusal.status, refusal.message, retry_after_s=refusal.retry_after_s, headers=headers
-    )
 
 
 def _refusal_response(refused: RequestRefused, head: RequestHead | None) -> Http1Response:

@@ -30,6 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 _NAMES = ("numba_support", "protobuf_wire", "scan_items", "scan_metrics", "scan_records")
 _MODULES = (
     "thermocline.ingest.otlp.part_count",
+    "thermocline.ingest.prometheus.scan_request",
     *(f"thermocline.ingest.otlp.compiled.{name}" for name in _NAMES),
 )
 

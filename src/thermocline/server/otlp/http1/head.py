@@ -57,6 +57,7 @@ class RequestHead:
     is_chunked: bool
     expects_continue: bool
     parser: httptools.HttpRequestParser
+    query: str = ""
 
     def text(self, name: bytes) -> str | None:
         """Return a header's value as text, or None when it is absent; give the lower-case name."""
@@ -155,6 +156,7 @@ def parse_head(data: bytes) -> tuple[RequestHead, ParserCallbacks]:
         is_chunked=is_chunked,
         expects_continue=_expects_continue(headers, version),
         parser=parser,
+        query=reading.target.partition(b"?")[2].decode("latin-1"),
     )
     return head, reading
 

@@ -1,0 +1,1 @@
+"""Samples of Prometheus' remote write and of the line protocol to the rows of metrics."""
