@@ -18,7 +18,7 @@ import hashlib
 import os
 import threading
 import time as clock
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ from thermocline.cold.catalog import (
     JOURNAL_FOLDER,
     LAKE_HINT,
     LAKE_PATH,
+    TABLES_FOLDER,
+    TENANTS_FOLDER,
     Catalog,
     CatalogEntry,
     LakeIdentity,
@@ -100,7 +102,9 @@ class Node:
         self._closes_with_lake = closes_with_lake
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self.pool = _open_query_pool(self._settings)
+        # Tables in an object store need the network and its credentials.
+        folders = [f"{self._data}/{TABLES_FOLDER}", f"{self._data}/{TENANTS_FOLDER}"]
+        self.pool = _open_query_pool(self._settings, folders if lake is None else [])
         if self.pool is not None:
             self.pool.queue.is_shared = lambda: len(self.tenants()) > 1
         self._is_closing = self._is_closed = False
@@ -518,13 +522,14 @@ def _open_entity_half(
     return PostgresService(settings, root, is_read_only=is_read_only)
 
 
-def _open_query_pool(settings: LakeSettings) -> QueryPool | None:
+def _open_query_pool(settings: LakeSettings, folders: Sequence[str]) -> QueryPool | None:
     if not settings.query_workers:
         return None
     return QueryPool(
         workers=settings.query_workers,
         memory_bytes=settings.query_memory_bytes,
         timeout_s=settings.query_timeout_s,
+        folders=folders,
     )
 
 

@@ -134,10 +134,22 @@ def _check_process() -> Iterator[DoctorCheck]:
     is_enough = most >= OPEN_FILES_MIN
     do = "" if is_enough else f"raise `ulimit -Hn` to {OPEN_FILES_MIN} or more"
     yield DoctorCheck("open files", OK if is_enough else WARN, f"{soft} of at most {most}", do)
+    yield _check_sandbox()
     now_s = clock.time()
     is_late = now_s > TIME_2024_S
     text = clock.strftime("%Y-%m-%dT%H:%M:%SZ", clock.gmtime(now_s))
     yield DoctorCheck("clock", OK if is_late else FAIL, text, "" if is_late else "set the clock")
+
+
+def _check_sandbox() -> DoctorCheck:
+    """Check what the kernel has to confine query workers: their files, and their system calls."""
+    from thermocline.query.worker.sandbox import has_call_filter, landlock_version
+
+    version, has_filter = landlock_version(), has_call_filter()
+    files = f"files by Landlock {version}" if version else "files by the query gate only"
+    calls = "no network by seccomp" if has_filter else "no network by the query gate only"
+    do = "" if version and has_filter else "use Linux 5.13 or newer with Landlock and seccomp"
+    return DoctorCheck("workers", WARN if do else OK, f"{files}, {calls}", do)
 
 
 def _check_libraries() -> Iterator[DoctorCheck]:

@@ -82,12 +82,15 @@ class QueryPool:
         timeout_s: float = TIMEOUT_S_DEFAULT,
         wait_s: float = WAIT_S_DEFAULT,
         answer_bytes_max: int = ANSWER_BYTES_MAX_DEFAULT,
+        folders: Sequence[str] = (),
     ) -> None:
+        """With `folders`, workers are confined to them: no other files, no network."""
         if workers < 1:
             raise Invalid("a pool has at least one worker", workers=workers)
         self.queue = QueryQueue(workers, wait_s)
         self.timeout_s = timeout_s
         self._answer_bytes_max = answer_bytes_max
+        self._folders = tuple(folders)
         threads = max(1, core_count() // workers)
         self._settings = WorkerSettings(memory_bytes, spill_bytes, threads)
         self._lock = threading.Lock()
@@ -301,7 +304,7 @@ class QueryPool:
             if worker.is_running:
                 return worker
             self._give_back(worker, is_fit=False)
-        worker = WorkerProcess(self._settings)
+        worker = WorkerProcess(self._settings, self._folders)
         with self._lock:
             self._workers.add(worker)
             is_closed = self._is_closed

@@ -5,6 +5,7 @@ Out:  messages; `PeerGone` when the process has ended
 
 - The process is a new interpreter that imports this package and nothing of the caller's program.
   It runs in a separate session, so that a Ctrl-C at the terminal does not reach it.
+- Where all tables are in folders, its environment is empty and `sandbox.py` confines it to them.
 - It exits when its socket is closed, so it never outlives the process that started it.
 - Its folder for spilled rows is created before it starts and removed after it ends, even by a kill.
 """
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -38,10 +40,13 @@ from thermocline.query.worker.protocol import (
 START_S_MAX = 30.0
 END_S_MAX = 2.0
 LEAVE_S_MAX = 0.5
+# Order matters: the walls stand before any library starts a thread, which would be outside of them.
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import json, sys; sys.path[:], folders, spill = json.loads(sys.argv[2]); "
+    "from thermocline.query.worker.sandbox import confine_worker; confine_worker(folders, spill); "
     "from thermocline.query.worker.worker import serve; serve(int(sys.argv[1]))"
 )
+_KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # Memory of a finished query must be returned to the system, or the next query reaches the limit too
 # early: the allocators of the engine, Arrow and the C library each retain freed memory. After a
 # group by of 4,000,000 texts a worker retained 505 MiB of private memory; with these settings it
@@ -60,7 +65,9 @@ class WorkerProcess:
     `Unavailable` when it does not start. `tables` are those of the last request sent to it.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, folders: Sequence[str] = ()) -> None:
+        """With `folders`, the process gets no environment, and reads and writes only below them."""
+        self._folders = list(folders)
         self.tables: tuple[TableLocation, ...] | None = None
         self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,8 +96,12 @@ class WorkerProcess:
 
     def _spawn(self, descriptor: int) -> "subprocess.Popen[bytes]":
         paths = [os.path.abspath(path) for path in sys.path]
-        command = [sys.executable, "-I", "-c", _PROGRAM, str(descriptor), json.dumps(paths)]
-        environment = {**os.environ, **_ALLOCATORS, "TMPDIR": self._folder}
+        about = json.dumps([paths, self._folders, self._folder])
+        command = [sys.executable, "-I", "-c", _PROGRAM, str(descriptor), about]
+        # A worker of object stores needs their credentials, which may be in the environment.
+        kept = [name for name in _KEPT_VARIABLES if name in os.environ]
+        inherited = {name: os.environ[name] for name in (kept if self._folders else os.environ)}
+        environment = {**inherited, **_ALLOCATORS, "TMPDIR": self._folder}
         return subprocess.Popen(  # noqa: S603  # this interpreter with a fixed program
             command,
             stdin=subprocess.DEVNULL,
