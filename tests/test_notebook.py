@@ -1,5 +1,6 @@
 """What a notebook shows, and rows handed to pandas, polars and DuckDB."""
 
+import decimal
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import thermocline as tc
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Invalid, NotFound, Unsupported
 from thermocline.show import notebook
 from thermocline.show.rows import PreviewOptions, rows_html
 
@@ -71,6 +72,35 @@ def test_rows_go_to_pandas_polars_and_duckdb_with_the_hot_ones(lake):
     answer = lake.sql_reader("select close from prices order by close")
     assert answer.head(1)["close"].to_pylist() == [0.0]
     assert answer.to_polars()["close"].to_list() == [1.0, 2.0]
+
+
+def test_whole_numbers_with_nulls_go_to_pandas_as_they_are(make):
+    table = make()
+    times = [datetime(2024, 6, 1, hour) for hour in range(2)]
+    large, wide = 2**60 + 1, decimal.Decimal("1.5")
+    table.append(
+        pa.table(
+            {
+                "ts": times,
+                "whole": [large, None],
+                "unsigned": pa.array([2**64 - 1, None], pa.uint64()),
+                "inside": [[large, None], None],
+                "wide": pa.array([wide, None], pa.decimal256(60, 1)),
+            }
+        )
+    )
+    frame = table.to_pandas()
+    assert list(frame) == ["ts", "whole", "unsigned", "inside", "wide"]
+    assert (frame["whole"][0], frame["unsigned"][0]) == (large, 2**64 - 1)
+    assert frame["whole"].isna().tolist() == [False, True]
+    assert list(frame["inside"][0]) == [large, None]
+    assert list(table.to_pandas(columns=["whole", "ts", "whole"])) == ["whole", "ts", "whole"]
+    with pytest.raises(Unsupported, match="polars cannot hold") as refused:
+        table.to_polars()
+    assert refused.value.facts["columns"] == ["wide"]
+    assert table.to_polars(columns=["inside"])["inside"][0].to_list() == [large, None]
+    with pytest.raises(Invalid, match="DuckDB does not take"):
+        table.to_duckdb(columns="wide")
 
 
 def test_everything_says_what_it_is(lake):

@@ -26,18 +26,28 @@ import pyarrow.parquet as pq
 from fixtures.wal import calm, ticks
 from thermocline.backup.backup import backup, restore
 from thermocline.cold.care.fsck import fsck
+from thermocline.cold.care.pin import list_pinned_versions
+from thermocline.cold.care.truncate import truncate_log
+from thermocline.cold.care.vacuum import expire_versions
 from thermocline.cold.catalog import Catalog
 from thermocline.cold.compact.plan import CompactionLimits
 from thermocline.cold.compact.rewrite import compact, merge_here
 from thermocline.cold.storage.local import LocalStorage
+from thermocline.cold.table import ColdTable
+from thermocline.cold.tenants import TenantCatalog
+from thermocline.disk import OsDisk
 from thermocline.errors import Corruption, ThermoclineError
 from thermocline.format.layout import Version
+from thermocline.iceberg.avro import decode_records
+from thermocline.iceberg.publish import publish
+from thermocline.lake import Lake
 from thermocline.node import Node
 from thermocline.pipeline.run.job import ignore_progress
 from thermocline.pipeline.run.lease import Lease
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.read_lease import hold_version
 from thermocline.server.access.keys import KeyStore
+from thermocline.table import TimeSeriesTable
 
 CREATION = {
     "time_column": "ts",
@@ -49,6 +59,8 @@ START, END = "2024-06-01T00:00:00Z", "2024-06-01T12:00:00Z"
 WAL_FILE_BYTES = 4_096
 FLIPS_PER_FILE = 9
 TABLES = {("default", "a"), ("default", "b"), ("acme", "a"), ("bolt", "a")}
+TRUNCATED = {("default", "b"), ("acme", "a")}
+"""The tables whose log begins at a base."""
 PIN_S = 86_400
 LEASE_S = 0.2
 MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -57,6 +69,7 @@ MEMORY_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 KINDS = {
     "commit": r"_log/\d{20}\.json",
     "checkpoint": r"_log/\d{20}\.checkpoint\.parquet",
+    "base": r"_log/\d{20}\.base\.parquet",
     "current": r"_log/CURRENT",
     "segment": r"data/.*\.parquet",
     "segment coverage": r"_coverage/segments/.*\.roar",
@@ -74,6 +87,11 @@ KINDS = {
     "memory of keys": r"keys_exist\.json",
     "uses of keys": r"key_uses\.json",
     "pin": r"_pins/[a-z0-9-]+\.json",
+    "dropped table": r"dropped/[0-9a-f]{32}\.json",
+    "Iceberg metadata": r"metadata/v\d+\.metadata\.json",
+    "Iceberg manifest": r"metadata/(manifest|snap)-.*\.avro",
+    "Iceberg deletes": r"metadata/deletes-.*\.parquet",
+    "Iceberg hint": r"metadata/version-hint\.text",
     "lease": r"leases/[a-z]+/\d{20}\.(json|beat|end)",
 }
 """Every kind of file that a node without PostgreSQL keeps, by its path inside of its own folder."""
@@ -97,13 +115,15 @@ class World:
 
     now: Path
     older: Path
+    dropped_folder: str
+    """The folder of a table that is dropped and not purged: no question but one reads it."""
 
     def files(self) -> dict[str, list[str]]:
         """Return the paths of the lake's files by kind."""
         found: dict[str, list[str]] = {}
         for path in sorted(p for p in self.now.rglob("*") if p.is_file()):
             inside = str(path.relative_to(self.now))
-            if inside not in NOT_KEPT:
+            if inside not in NOT_KEPT and not inside.startswith(self.dropped_folder):
                 found.setdefault(kind_of(inside) or inside, []).append(inside)
         return found
 
@@ -129,6 +149,10 @@ def build_world(folder: Path) -> World:
         node.lake().table("b").write(ticks(900, hour=5))
         for place, name in enumerate(("a", "b")):
             hold_version(catalog.table(name), Version(place + 1), PIN_S)
+        dropped_folder = _drop_tables(node.lake())
+    publish(Catalog(str(now)).table("a"))
+    for tenant, name in TRUNCATED:
+        _truncate(Catalog(f"{now}/{TenantCatalog(str(now), OsDisk()).folder(tenant)}").table(name))
     _leave_lease(now)
     # The older lake was closed, so each of its files is one that a backup may have held.
     shutil.copytree(now, older)
@@ -139,8 +163,10 @@ def build_world(folder: Path) -> World:
             table.flush()
             table.append(ticks(*range(2_000, 2_050), hour=4))
         node.lake().table("a").delete("n = 5")
-        table = node.lake().table("a")
-        Catalog(str(now)).table("a").log.write_checkpoint(table.version() - 1)
+        for name in ("a", "b"):
+            newest = node.lake().table(name).version()
+            Catalog(str(now)).table(name).log.write_checkpoint(newest - 1)
+        publish(Catalog(str(now)).table("a"))
         KeyStore(str(now)).create("default", ["ingest"])
         # A journal in one piece could be cut at its end only: these rows span several files.
         for part in range(12):
@@ -148,7 +174,27 @@ def build_world(folder: Path) -> World:
                 first = 3_000 + part * 20
                 node.lake(tenant).table(name).write(ticks(*range(first, first + 20), hour=part))
         node.close(flush=False)
-    return World(now, older)
+    return World(now, older, dropped_folder)
+
+
+def _drop_tables(lake: Lake) -> str:
+    """Drop two tables whose rows are in the journal, purge one; return the other's folder."""
+    for place, name in enumerate(("purged", "gone")):
+        table = lake.create_table(name, **CREATION)
+        table.write(ticks(*range(8_000, 8_010 + place)))
+        lake.drop_table(name)
+        if name == "purged":
+            lake.vacuum_dropped(dry_run=False, grace="0s", allow_short_grace=True)
+        else:
+            (kept,) = Catalog(lake.root()).list_dropped()
+    return f"{kept.folder}/"
+
+
+def _truncate(table: ColdTable) -> None:
+    """Let the log of a table begin at its oldest version that is pinned, or at its newest."""
+    oldest = min([table.state().version, *list_pinned_versions(table)])
+    expire_versions(table, oldest, "vacuum")
+    assert truncate_log(table, commits_min=1).files
 
 
 def _leave_lease(root: Path) -> None:
@@ -449,6 +495,75 @@ def ask_lease(root: Path) -> object:
     return "taken"
 
 
+def ask_dropped(root: Path) -> object:
+    """Return the rows of the dropped table that can be brought back."""
+    with _node(root) as node:
+        listed = node.lake().dropped_tables()["table"].to_pylist()
+        table = node.lake().undrop_table("gone")
+        return listed, sorted(map(str, table.to_arrow().to_pylist()))
+
+
+def ask_copy(root: Path) -> object:
+    """Return the rows of a copy of each table, which must be sound."""
+    found = {}
+    with _node(root) as node:
+        for tenant, name in sorted(TABLES):
+            copy = node.lake(tenant).copy_table(name, f"copied_{name}")
+            assert copy.fsck().is_sound
+            found[tenant, name] = sorted(map(str, copy.to_arrow().to_pylist()))
+    return found
+
+
+def ask_update(root: Path) -> object:
+    """Return the rows of each table after one was set to what it is, by its key."""
+    with JobWorkspace(root) as site:
+        for name in ("a", "b"):
+            table = TimeSeriesTable(site.table(name))
+            table.update_rows(table.to_arrow().slice(0, 1))
+    return ask_query(root)
+
+
+def ask_truncation(root: Path) -> object:
+    """Return the rows of every table after its log was truncated, which must leave it sound."""
+    for tenant in TenantCatalog(str(root), OsDisk()):
+        catalog = Catalog(f"{root}/{TenantCatalog(str(root), OsDisk()).folder(tenant)}")
+        for named in catalog:
+            table = catalog.table(named.name)
+            expire_versions(table, table.state().version, "vacuum")
+            truncate_log(table, commits_min=1)
+    ask_fsck(root)
+    return ask_query(root)
+
+
+def ask_publish(root: Path) -> object:
+    """Return what other engines learn from the Iceberg metadata, after one more commit."""
+    with JobWorkspace(root) as site:
+        table = site.table("a")
+        publish(table)
+        TimeSeriesTable(table).delete("n = 7")
+        done = publish(table)
+        found = []
+        for snapshot in done.metadata["snapshots"]:
+            for listed in _records(snapshot["manifest-list"]):
+                entries = _records(listed["manifest_path"])
+                found += [(snapshot["snapshot-id"], one["status"], *_named(one)) for one in entries]
+    return sorted(str(one).replace(str(root), "") for one in found)
+
+
+def _named(entry: dict[str, Any]) -> tuple[object, ...]:
+    """Return what a manifest says about a file, without what depends on the lake's folder."""
+    file = entry["data_file"]
+    if not file["content"]:
+        return (file,)
+    rows = pq.read_table(file["file_path"].removeprefix("file://")).to_pylist()
+    return file["referenced_data_file"], file["record_count"], rows
+
+
+def _records(address: str) -> list[dict[str, Any]]:
+    path = address.removeprefix("file://")
+    return decode_records(Path(path).read_bytes(), path)
+
+
 QUESTIONS: dict[str, Callable[[Path], object]] = {
     "open": ask_open,
     "query": ask_query,
@@ -463,11 +578,38 @@ QUESTIONS: dict[str, Callable[[Path], object]] = {
     "write": ask_after_a_write,
     "keys": ask_keys,
     "lease": ask_lease,
+    "dropped": ask_dropped,
+    "copy": ask_copy,
+    "update": ask_update,
+    "truncation": ask_truncation,
+    "publish": ask_publish,
 }
 
 
+_OF_ONE_TABLE = {"commit", "checkpoint", "base", "current", "segment", "segment coverage"}
+_OF_ICEBERG = {kind for kind in KINDS if kind.startswith("Iceberg")}
+ASKED_ABOUT: dict[str, set[str]] = {
+    "dropped": {"dropped table", "table name", "lake identity"},
+    "copy": _OF_ONE_TABLE,
+    "update": _OF_ONE_TABLE,
+    "truncation": {*_OF_ONE_TABLE, "table coverage", "pin"},
+    "publish": {*_OF_ONE_TABLE, *_OF_ICEBERG, "pin"},
+}
+"""Questions that read files of some kinds alone; the others are asked about every kind."""
+OF_ICEBERG = {"open", "fsck", "backup", "vacuum", "publish"}
+"""What is asked about files that only other engines read."""
+
+
+def questions_about(kind: str) -> list[str]:
+    """Return the questions whose answers may depend on files of a kind."""
+    if kind in _OF_ICEBERG:
+        return [question for question in QUESTIONS if question in OF_ICEBERG]
+    return [question for question in QUESTIONS if kind in ASKED_ABOUT.get(question, KINDS)]
+
+
 MUST_BE_FOUND = {
-    "segment": {"query", "reader", "scan", "fsck", "backup", "compaction", "vacuum", "write"},
+    "segment": {"query", "reader", "scan", "fsck", "backup", "compaction", "vacuum", "write"}
+    | {"copy", "truncation"},
     "commit": {"fsck", "backup"},
 }
 """Questions that read every byte of a file, so that no answer of theirs is right."""
@@ -522,7 +664,11 @@ def names(error: Exception, damage: Damage) -> bool:
     A name that is gone says no longer whose it was: then the error names the folder it was in.
     An error of Spark has the text of the error that its worker raised.
     """
-    told = f"{error.message} {error.facts}" if isinstance(error, Corruption) else str(error)
+    told = (
+        f"{error.message} {error.facts} {error.hint}"
+        if isinstance(error, Corruption)
+        else str(error)
+    )
     if damage.way == "deleted" and damage.kind in ("table name", "tenant name"):
         return f"{os.path.dirname(damage.path)}/" in told or "its file in names/" in told
     return any(path.rpartition("/")[2] in told for path in damage.touched)

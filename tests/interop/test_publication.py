@@ -144,6 +144,48 @@ def test_damaged_metadata_is_an_error_that_names_it(prices):
     assert found.value.facts["path"] == "metadata/v4.metadata.json"
 
 
+def flip(path, offset):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["manifest-*", "snap-*", "deletes-*", "v*.metadata.json"])
+def test_D01_a_flipped_bit_in_metadata_is_never_built_on(prices, kind):
+    prices.delete("close = 1")
+    publish(prices)
+    for path in sorted(Path(prices.root(), "metadata").glob(kind)):
+        for offset in range(0, path.stat().st_size, path.stat().st_size // 5):
+            before = path.read_bytes()
+            key_at = before.find(b"thermocline.digest")
+            if 0 <= offset - key_at < 18:
+                continue  # without it, this is metadata of an older release
+            flip(path, offset)
+            with pytest.raises(Corruption) as found:
+                publish(prices)
+            assert found.value.facts["path"] == f"metadata/{path.name}"
+            path.write_bytes(before)
+    assert is_equal(prices, publish(prices))
+
+
+def test_D02_bounds_are_taken_from_no_damaged_segment(prices):
+    for path in Path(prices.root(), "data").rglob("*.parquet"):
+        flip(path, path.stat().st_size - 100)  # in the footer, which stays readable
+    with pytest.raises(Corruption, match="not those that were committed"):
+        publish(prices)
+
+
+def test_metadata_of_an_older_release_is_rendered_again(prices):
+    done = publish(prices)
+    path = Path(prices.root(), done.path)
+    older = orjson.loads(path.read_bytes())
+    del older["properties"]["thermocline.digest"]
+    path.write_bytes(orjson.dumps({**older, "snapshots": older["snapshots"][-1:]}))
+    again = publish(prices)
+    assert len(again.metadata["snapshots"]) == len(done.metadata["snapshots"])
+    assert is_equal(prices, again)
+
+
 def test_a_table_without_columns_is_refused_and_a_lease_is_positive(make):
     table = make()
     with pytest.raises(Unsupported, match="without columns"):

@@ -4,6 +4,7 @@ import datetime as dt
 import hashlib
 import hmac
 import http.client
+import os
 from urllib.parse import quote
 
 import httpx2
@@ -363,13 +364,35 @@ def test_a_file_with_other_bytes_than_were_committed_is_not_sent(node):
     table.append(rows(0))
     signer, _ = loaded(node, "alpha", "torn")
     (segment,) = table.cold.state().segments
-    path = f"{table.root()}/{segment.path}"
+    flip_byte(f"{table.root()}/{segment.path}")
+    assert signer.request(segment_paths(node, "alpha", "torn")[0]).status_code == 500
+
+
+def flip_byte(path):
     with open(path, "r+b") as file:
         file.seek(20)
         byte = file.read(1)
         file.seek(20)
         file.write(bytes([byte[0] ^ 1]))
-    assert signer.request(segment_paths(node, "alpha", "torn")[0]).status_code == 500
+
+
+def test_D01_no_damaged_file_of_an_older_version_or_of_the_metadata_is_sent(node):
+    lake = node.node.lake("alpha")
+    table = lake.create_table("past", time_column="ts", bucket="1h", overlap="replace")
+    table.append(rows(0))
+    (segment,) = table.cold.state().segments
+    past = f"/thermocline/alpha/past/{segment.path}"
+    table.append(rows(0))
+    table.delete(start="2024-06-01T00:00:00Z", end="2024-06-01T00:00:02Z")
+    assert segment.path not in {one.path for one in table.cold.state().segments}
+    signer, listed = loaded(node, "alpha", "past")
+    folder = os.path.dirname(listed)
+    served = [past, *(f"{folder}/{name}" for name in os.listdir(f"{table.root()}/_iceberg"))]
+    served = [one for one in served if not one.endswith(".text")]
+    assert [signer.request(one).status_code for one in served] == [200] * len(served)
+    for one in served:
+        flip_byte(f"{table.root()}/{one.removeprefix('/thermocline/alpha/past/')}")
+    assert [signer.request(one).status_code for one in served] == [500] * len(served)
 
 
 def test_a_node_without_keys_serves_its_tables_to_this_machine(tmp_path):

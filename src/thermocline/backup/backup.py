@@ -262,6 +262,9 @@ class _LakeCopier:
         state = table.state(int(head)) if head else _fitting_state(table, source, self._copy.lsn)
         with pin_version(table, state.version):
             first = table.log.first_version()
+            # A checkpoint may hide that the beginning of the log is damaged or missing.
+            table.log.base()
+            table.log.commit(first)
             self._put_version_files(prefix, named, table, state)
             for stored in table.storage.list(layout.LOG_FOLDER):
                 name = stored.path.rpartition("/")[2]

@@ -33,7 +33,13 @@ from typing import Any
 
 from thermocline.cold.care.pin import list_pinned_versions
 from thermocline.cold.change.copy_version import copy_version
-from thermocline.cold.dropped import DROPPED_FOLDER, EVERY_MARK, DroppedTable, DroppedTables
+from thermocline.cold.dropped import (
+    DROPPED_FOLDER,
+    EVERY_MARK,
+    DroppedTable,
+    DroppedTables,
+    dropped_path,
+)
 from thermocline.cold.segment.stage import new_id
 from thermocline.cold.storage.open_storage import open_place
 from thermocline.cold.storage.storage import Storage, StoredFile
@@ -525,9 +531,10 @@ class Catalog:
     def _lost_name_error(self, folder: str, table_id: str) -> Corruption:
         return Corruption(
             "a table with data has no name: its file in names/ is missing",
-            hint="restore names/<table>.json from a backup of this lake; to start without the "
-            "table, move its folder away, and save its rows in the journal with "
-            "`thermocline journal repair --set-aside`",
+            hint="restore names/<table>.json from a backup of this lake, or "
+            f"{dropped_path(table_id)} if the table was dropped; to start without the table, move "
+            "its folder away, and save its rows in the journal with `thermocline journal repair "
+            "--set-aside`",
             path=f"{self.root}/{folder}",
             folder=folder,
             table_id=table_id,

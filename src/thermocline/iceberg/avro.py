@@ -21,6 +21,7 @@ Record: TypeAlias = dict[str, Any]
 ADDED, EXISTING, DELETED = 1, 0, 2
 DATA, DELETES = 0, 1
 FORMAT_VERSION = 2
+DAMAGE_HINT = "remove the folder of Iceberg metadata and publish the table again"
 
 
 def _optional(name: str, kind: Any, number: int) -> Record:
@@ -166,6 +167,6 @@ def decode_records(data: bytes, path: str) -> list[Record]:
     except (ValueError, EOFError, TypeError, LookupError, OSError) as error:
         raise Corruption(
             "not a file of Iceberg metadata",
-            hint="remove the folder of Iceberg metadata and publish the table again",
+            hint=DAMAGE_HINT,
             path=path,
         ) from error

@@ -5,6 +5,8 @@ Out:  the record of its data file, and the bytes of its position-delete file
 
 - Bounds come from the statistics of the footer, those of texts from the log. They are bounds of
   all rows of the file, deleted ones included.
+- The footer is read from a file whose bytes have the checksum in the log: a damaged bound would
+  let other engines skip rows without an error.
 - Floating-point columns have bounds only in files that we wrote: we write no statistics where a
   value is NaN, other writers ignore it.
 """
@@ -48,15 +50,14 @@ def describe_segment(
     `schema` is the one that the segment was written under.
     """
     try:
-        with storage.open_input(segment.path) as source:
-            size_bytes = source.size()
+        with storage.open_segment(segment.path, segment.file_size, segment.checksum) as source:
             file = pq.ParquetFile(source)
             footer, found = file.metadata, file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise unreadable_error(segment.path, error) from error
-    if size_bytes != segment.file_size or footer.num_rows != segment.row_count:
+    if footer.num_rows != segment.row_count:
         raise Corruption(
-            "a segment has another size than the log says",
+            "a segment has another number of rows than the log says",
             hint="restore the file from a copy",
             path=segment.path,
         )

@@ -9,11 +9,11 @@ Out:  `PublishedTable`: the table metadata of the newest version
   metadata file decides between two publishers; the loser takes what the winner wrote.
 - A pin keeps the files of the newest published version from being vacuumed while its lease runs.
 - What a commit does is read from the log alone; of a new segment the footer is read as well.
+- Every file of metadata is compared with its digest before a later snapshot is built on it.
 - A table that Iceberg would show wrongly is refused. If only its past is such a table, the
   snapshots begin at the newest version.
 """
 
-import hashlib
 import re
 import threading
 import uuid
@@ -25,9 +25,8 @@ from typing import Any
 import orjson
 
 from thermocline.cold.care.pin import put_pin
-from thermocline.cold.segment.stage import new_id
 from thermocline.cold.table import ColdTable
-from thermocline.errors import Conflict, Corruption, Unsupported
+from thermocline.errors import Conflict, NotFound, Unsupported
 from thermocline.format import layout
 from thermocline.format.instant import NS_PER_S
 from thermocline.format.layout import Version
@@ -56,6 +55,13 @@ from thermocline.iceberg.data_file import (
     encode_position_deletes,
 )
 from thermocline.iceberg.manifests import Manifest, ManifestWriter
+from thermocline.iceberg.metadata_file import (
+    check_bytes,
+    damaged_metadata_error,
+    name_of_bytes,
+    seal_metadata,
+    unseal_metadata,
+)
 
 SNAPSHOTS_KEPT = 100
 SNAPSHOTS_MAX = 1_000
@@ -119,6 +125,7 @@ class Publication:
         self._published: PublishedTable | None = None
         self._files: tuple[int, frozenset[str]] = (0, frozenset())
         self._named: dict[str, frozenset[str]] = {}
+        self._past: tuple[tuple[int, int], dict[str, Segment]] = ((0, 0), {})
         self._pinned_ns = 0
         self._unwritten: list[tuple[str, bytes]] = []
 
@@ -166,7 +173,7 @@ class Publication:
         name = f"v{state.version}.metadata.json"
         data = orjson.dumps(metadata)
         if not self._storage.put_new(f"{self._folder}/{name}", data):
-            metadata = self._settle(name, metadata)
+            metadata = self._settle(state.version, name, metadata)
             chain = self._decode(metadata)
         self._storage.put_hint(f"{self._folder}/{HINT_NAME}", str(state.version).encode())
         self._chain = chain
@@ -175,52 +182,58 @@ class Publication:
         location = f"{self._base}/{self._folder}/{name}"
         return PublishedTable(state.version, f"{self._folder}/{name}", location, metadata)
 
-    def _settle(self, name: str, metadata: Record) -> Record:
+    def _settle(self, version: int, name: str, metadata: Record) -> Record:
         """Return the metadata that stays, when a metadata file of this version exists already."""
         path = f"{self._folder}/{name}"
-        found = self._read_metadata(path)
-        is_ours = found["location"] == self._base
-        is_kept = found["snapshots"][0]["snapshot-id"] >= metadata["snapshots"][0]["snapshot-id"]
-        if is_ours and is_kept:
-            return found
-        # Of a table that was moved or vacuumed since: its addresses lead nowhere.
+        found = self._read_metadata(version)
+        if found is not None and found["location"] == self._base:
+            oldest = found["snapshots"][0]["snapshot-id"]
+            if oldest >= metadata["snapshots"][0]["snapshot-id"]:
+                return found
+        # Of a table that was moved or vacuumed since, or of an older release.
         self._storage.delete(path)
         if not self._storage.put_new(path, orjson.dumps(metadata)):
             raise Conflict("two processes publish the table at once", hint="publish it again")
         return metadata
 
-    def _read_metadata(self, path: str) -> Record:
-        try:
-            found: Record = orjson.loads(self._storage.read(path))
-            return {**found, "location": str(found["location"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corruption(
-                "not a file of Iceberg metadata",
-                hint="remove the folder of Iceberg metadata and publish the table again",
-                path=path,
-            ) from error
+    def _read_metadata(self, version: int) -> Record | None:
+        """Return the metadata of a version; None if an older release wrote it."""
+        path = f"{self._folder}/v{version}.metadata.json"
+        return unseal_metadata(self._storage.read(path), path, version)
 
     # What is there already.
 
-    def _resume(self) -> _Chain | None:
-        """Return what the newest metadata file says; None if there is none of this address."""
-        found = [
+    def _newest_metadata(self) -> int:
+        """Return the newest version that has a metadata file; 0 if none has one."""
+        found = (
             int(match.group(1))
             for stored in self._storage.list(self._folder)
             if (match := _METADATA_NAME.fullmatch(stored.path.rsplit("/", 1)[-1]))
-        ]
-        if not found:
-            return None
-        metadata = self._read_metadata(f"{self._folder}/v{max(found)}.metadata.json")
-        is_ours = metadata["location"] == self._base
-        is_of_table = metadata["table-uuid"] == self._uuid(self._table.log.head())
-        return self._decode(metadata) if is_ours and is_of_table else None
+        )
+        return max(found, default=0)
+
+    def _resume(self) -> _Chain | None:
+        """Return what the newest metadata file says; None if there is none of this address."""
+        while newest := self._newest_metadata():
+            try:
+                metadata = self._read_metadata(newest)
+                if metadata is None or metadata["location"] != self._base:
+                    return None
+                is_of_table = metadata["table-uuid"] == self._uuid(self._table.log.head())
+                return self._decode(metadata) if is_of_table else None
+            except NotFound as error:
+                # Another publisher removes what its newer metadata does not name.
+                if self._newest_metadata() == newest:
+                    path = str(error.facts.get("path", self._folder))
+                    raise damaged_metadata_error(path) from error
+        return None
 
     def _decode(self, metadata: Record) -> _Chain | None:
         version = int(metadata["current-snapshot-id"])
         head = self._table.log.head()
         if version > head.version or metadata["current-schema-id"] not in head.schemas:
             return None
+        self._files = version, self._check_files(metadata)
         snapshots = list(metadata["snapshots"])
         rows = decode_records(self._read(snapshots[-1]["manifest-list"]), "manifest list")
         chain = _Chain(
@@ -243,10 +256,19 @@ class Publication:
         return address.removeprefix(f"{self._base}/")
 
     def _read(self, address: str) -> bytes:
-        return self._storage.read(self._path_of(address))
+        path = self._path_of(address)
+        return check_bytes(path, self._storage.read(path))
+
+    def _check_files(self, metadata: Record) -> frozenset[str]:
+        """Return the files that the snapshots name, after those of metadata were verified."""
+        found = self._list_files(metadata)
+        deletes = [path for path in found if path.startswith(f"{self._folder}/deletes-")]
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            list(pool.map(lambda path: check_bytes(path, self._storage.read(path)), deletes))
+        return found
 
     def _write(self, name: str, data: bytes) -> str:
-        path = f"{self._folder}/{name}-{new_id()}.avro"
+        path = f"{self._folder}/{name_of_bytes(name, data, '.avro')}"
         self._unwritten.append((path, data))
         return f"{self._base}/{path}"
 
@@ -382,17 +404,11 @@ class Publication:
     def _write_delete_file(self, segment: Segment) -> Record:
         """Write the position-delete file of a deletion vector, unless it is there already."""
         data_path = f"{self._base}/{segment.path}"
-        text = f"{data_path} {segment.deletes}".encode()
-        name = f"deletes-{hashlib.blake2b(text, digest_size=16).hexdigest()}.parquet"
-        path = f"{self._folder}/{name}"
-        size_bytes = self._storage.size(path)
-        if size_bytes is None:
-            data = encode_position_deletes(data_path, segment.deletes)
-            self._storage.put_new(path, data)
-            size_bytes = len(data)
-        return describe_deletes(
-            f"{self._base}/{path}", size_bytes, data_path, segment.deleted_count
-        )
+        data = encode_position_deletes(data_path, segment.deletes)
+        path = f"{self._folder}/{name_of_bytes('deletes', data, '.parquet')}"
+        if not self._storage.put_new(path, data):
+            check_bytes(path, self._storage.read(path))
+        return describe_deletes(f"{self._base}/{path}", len(data), data_path, segment.deleted_count)
 
     def _add_snapshot(
         self,
@@ -447,7 +463,7 @@ class Publication:
         used = sorted({chain.schema_id, *(one["schema-id"] for one in chain.snapshots)})
         schemas = {number: chain.schemas[number] for number in used}
         last = chain.snapshots[-1]
-        return {
+        metadata = {
             "format-version": FORMAT_VERSION,
             "table-uuid": self._uuid(state),
             "location": self._base,
@@ -474,6 +490,7 @@ class Publication:
             ],
             "metadata-log": [],
         }
+        return seal_metadata(metadata)
 
     # The files that the published snapshots name.
 
@@ -486,6 +503,46 @@ class Publication:
             if self._files[0] != done.version:
                 self._files = done.version, self._list_files(done.metadata)
             return path == done.path or path in self._files[1]
+
+    def check_file(self, path: str) -> None:
+        """Raise `Corruption` unless a file that `names_file` knows is what was written.
+
+        `NotFound` when it has been removed since, with the version that needed it.
+        """
+        with self._lock:
+            done = self._published
+            segment = None if path.startswith(f"{self._folder}/") else self._find_segment(path)
+        if segment is not None:
+            self._storage.check(path, segment.file_size, segment.checksum)
+        elif done is not None and path == done.path:
+            self._read_metadata(done.version)
+        else:
+            check_bytes(path, self._storage.read(path))
+
+    def _find_segment(self, path: str) -> Segment:
+        """Return the segment with this path, of the newest version or of a published one."""
+        segment_id = path.rpartition("/")[2].removesuffix(".parquet")
+        found = self._table.log.head().segments.find(segment_id)
+        if found is None or found.path != path:
+            found = self._past_segments().get(path)
+        if found is None:
+            raise NotFound("no kept version has this file", path=path)
+        return found
+
+    def _past_segments(self) -> dict[str, Segment]:
+        """Return the segments of the published versions that are still kept, by path."""
+        assert self._published is not None
+        oldest = int(self._published.metadata["snapshots"][0]["snapshot-id"])
+        first = max(oldest, int(self._table.log.head().oldest))
+        key = first, int(self._published.version)
+        if self._past[0] != key:
+            found = {one.path: one for one in self._table.log.state(first).segments}
+            for version in range(first + 1, key[1] + 1):
+                for action in self._table.log.commit(version).actions:
+                    if isinstance(action, AddSegment):
+                        found[action.segment.path] = action.segment
+            self._past = key, found
+        return self._past[1]
 
     def _list_files(self, metadata: Record) -> frozenset[str]:
         """Return every file that the snapshots name, relative to the table."""

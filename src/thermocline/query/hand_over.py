@@ -18,9 +18,14 @@ def open_relation(rows: pa.Table, connection: Any = None) -> duckdb.DuckDBPyRela
     if not rows.num_columns:
         hint = "name one column at least"
         raise Invalid("a relation of DuckDB needs a column", hint=hint, columns=[])
-    if connection is None:
-        return duckdb.from_arrow(rows)
-    if not isinstance(connection, duckdb.DuckDBPyConnection):
+    if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
         hint = "pass what duckdb.connect() returned, or omit it"
         raise wrong_kind("not a connection of DuckDB", hint, "connection", connection)
-    return connection.from_arrow(rows)
+    try:
+        return duckdb.from_arrow(rows) if connection is None else connection.from_arrow(rows)
+    except duckdb.Error as error:
+        raise Invalid(
+            "DuckDB does not take these rows",
+            hint="name columns of types that DuckDB has, and an open connection",
+            error=str(error),
+        ) from error

@@ -25,7 +25,7 @@ from thermocline.cold.log.commit_log import check_current
 from thermocline.cold.segment.parquet import measure_segment
 from thermocline.cold.segment.token_filter import count_missing_tokens
 from thermocline.cold.table import ColdTable
-from thermocline.errors import ThermoclineError
+from thermocline.errors import NotFound, ThermoclineError
 from thermocline.format import layout
 from thermocline.format.coverage import (
     Buckets,
@@ -110,6 +110,9 @@ def _replay_log(
     for version in range(first, newest + 1):
         try:
             commits.append(table.log.commit(version))
+        except NotFound:
+            what = str(table.log.find_missing(version, newest))
+            findings.append(Finding("log", layout.commit_path(version), what))
         except ThermoclineError as error:
             findings.append(Finding("log", layout.commit_path(version), str(error)))
     if not newest:

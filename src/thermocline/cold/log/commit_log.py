@@ -126,7 +126,7 @@ class CommitLog:
                 while len(self._states) >= STATES_KEPT_MAX:
                     self._states.pop(next(iter(self._states)))
                 if self._storage.size(layout.commit_path(version)) is None:
-                    raise _missing_commit_error(version, head.version)
+                    raise self.find_missing(version, head.version)
                 self._states[version] = self._replay(Version(version))
             return self._states[version]
 
@@ -202,11 +202,11 @@ class CommitLog:
             data = self._storage.read(layout.commit_path(version))
         except NotFound as error:
             head = self._head
-            if head is not None and 1 <= version < head.oldest:
-                raise _expired_error(version, head.oldest) from error
-            if head is not None and 1 <= version <= head.version:
-                raise _missing_commit_error(version, head.version) from error
-            raise
+            if head is None or not 1 <= version <= head.version:
+                raise
+            if version < (first := self.first_version()):
+                raise _expired_error(version, first) from error
+            raise self.find_missing(version, head.version) from error
         return decode_commit(data, version)
 
     def exists(self) -> bool:
@@ -472,7 +472,7 @@ class CommitLog:
         except NotFound as error:
             if version < (first := self.first_version()):
                 raise _expired_error(version, first) from error  # truncated meanwhile
-            raise _missing_commit_error(version, newest) from error
+            raise self.find_missing(version, newest) from error
 
     def _checkpoints_before(self, version: Version) -> Iterator[Version]:
         # Steps double as in `write_checkpoint`: these are the only versions that may have one.
@@ -504,7 +504,20 @@ class CommitLog:
     def _check_dense(self, versions: list[Version], first: Version) -> None:
         for place, version in enumerate(versions, start=first):
             if version != place:
-                raise _missing_commit_error(place, versions[-1])
+                raise self.find_missing(place, versions[-1])
+
+    def find_missing(self, version: int, newest: int) -> Corruption:
+        """Return the error for a commit that is missing although later ones are there."""
+        first = min(self.versions(), default=Version(0))
+        if version >= first:
+            return _missing_commit_error(version, newest)
+        return Corruption(
+            "the beginning of the log is missing",
+            hint="restore the commit, or the base if the log was truncated, from a copy",
+            path=layout.commit_path(version),
+            base=layout.base_path(first),
+            newest=newest,
+        )
 
     def _check_end(self, version: int) -> None:
         for ahead in range(version + 2, version + 2 + VERSIONS_LOOKED_AHEAD):

@@ -23,13 +23,54 @@ from thermocline.format.argument import check_count
 
 
 def polars_frame(rows: pa.Table) -> Any:
-    """Return rows as a polars data frame; `Unsupported` when polars is not installed."""
-    try:
-        polars = import_module("polars")
-    except ImportError as error:
-        hint = "pip install polars"
-        raise Unsupported("polars is not installed", hint=hint, package="polars") from error
+    """Return rows as a polars data frame; `Unsupported` for what polars cannot hold."""
+    polars = _require("polars")
+    # polars ends with a panic, which is no `Exception`, when it meets these.
+    if wide := [field.name for field in rows.schema if _has_wide_decimal(field.type)]:
+        raise Unsupported(
+            "polars cannot hold the digits of a column",
+            hint="omit the column, or take its values from to_arrow()",
+            columns=wide,
+        )
     return polars.from_arrow(rows)
+
+
+def pandas_frame(rows: pa.Table, **options: Any) -> Any:
+    """Return rows as a pandas data frame; `options` are those of Arrow's `to_pandas`.
+
+    Whole numbers with nulls stay exact: as pandas' nullable integers where Arrow alone would make
+    them doubles.
+    """
+    pandas = _require("pandas")
+    if options:
+        return rows.to_pandas(**options)
+    nullable = {
+        place: column
+        for place, column in enumerate(rows.columns)
+        if pa.types.is_integer(column.type) and column.null_count
+    }
+    others = [place for place in range(rows.num_columns) if place not in nullable]
+    frame = rows.select(others).to_pandas(integer_object_nulls=True)
+    for place, column in nullable.items():
+        sign = "U" if pa.types.is_unsigned_integer(column.type) else ""
+        kind = pandas.api.types.pandas_dtype(f"{sign}Int{column.type.bit_width}")
+        at = min(place, frame.shape[1])  # a column may have become the index
+        name = rows.field(place).name
+        frame.insert(at, name, kind.__from_arrow__(column), allow_duplicates=True)
+    return frame
+
+
+def _require(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        hint = f"pip install {package}"
+        raise Unsupported(f"{package} is not installed", hint=hint, package=package) from error
+
+
+def _has_wide_decimal(kind: pa.DataType) -> bool:
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return pa.types.is_decimal256(kind) or any(_has_wide_decimal(one) for one in inner)
 
 
 class RowReader:
@@ -84,7 +125,7 @@ class RowReader:
 
     def read_pandas(self, **options: Any) -> Any:
         """Return the remaining rows as a pandas data frame."""
-        return self.read_all().to_pandas(**options)
+        return pandas_frame(self.read_all(), **options)
 
     def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
         """Return a reader of the same rows in other types."""

@@ -9,6 +9,7 @@ The worker parses and proves, within its memory limit and `PROOF_S`. The node th
 from typing import Any
 
 from thermocline.contract.contract import Contract
+from thermocline.contract.document.text import value_problems
 from thermocline.contract.evolve.judge import pack_case
 from thermocline.contract.schema.pointer import Refusal, refusal_error
 from thermocline.contract.schema.register import parse_contract
@@ -23,7 +24,8 @@ def evolve_in_worker(
     pool: QueryPool, tenant: str, document: Any, previous: Contract | None
 ) -> Contract:
     """Return the contract of a document that may follow the previous one; else `Invalid`."""
-    if isinstance(document, dict):
+    # Other documents cannot be packed, and are refused below.
+    if isinstance(document, dict) and not value_problems(document):
         try:
             pool.run_task(JUDGE, pack_case(document, previous), tenant=tenant, timeout_s=PROOF_S)
         except Overloaded as error:

@@ -7,7 +7,7 @@ Out:  bytes of files that a published snapshot of exactly this table names
   failure of these is the same answer, so a stranger learns nothing about what exists.
 - A path is looked up among the names of the published snapshots. It is never joined to a folder
   before it was found there.
-- The bytes of a live segment are compared with its checksum before the first of them is sent.
+- The bytes of every file are compared with its checksum before the first of them is sent.
 """
 
 import hashlib
@@ -113,19 +113,15 @@ class TableFiles:
             if not served.publication.names_file(path):
                 raise Refused("not named")
         storage = served.table.cold.storage
-        self._check_segment(served, path)
+        try:
+            served.publication.check_file(path)
+        except NotFound as error:
+            raise Refused("gone") from error
         size_bytes = storage.size(path)
         if size_bytes is None:
             raise Refused("gone")
         start, end, is_partial = _parse_range(wanted, size_bytes)
         return FileRange(storage, path, size_bytes, start, end, is_partial)
-
-    def _check_segment(self, served: ServedTable, path: str) -> None:
-        segment_id = path.rpartition("/")[2].removesuffix(".parquet")
-        segment = served.table.cold.state().segments.find(segment_id)
-        if segment is not None and segment.path == path:
-            storage = served.table.cold.storage
-            storage.check(segment.path, segment.file_size, segment.checksum)
 
 
 def _parse_range(wanted: str | None, size_bytes: int) -> tuple[int, int, bool]:
