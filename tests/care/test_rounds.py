@@ -1,7 +1,9 @@
 """Rounds of care: tables stay small, and what fails is reported and tried again later."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from fixtures.year import YearOfCare
@@ -58,6 +60,25 @@ def test_a_retention_that_would_delete_every_row_is_told_and_the_other_jobs_run(
     assert found["retain"].state == "failed"
     assert found["compact"].state == "done"
     assert "retain" not in {event.job for event in year.care.run() if event.table == "readings"}
+
+
+def test_D01_a_damaged_table_is_named_and_the_care_for_others_goes_on(year):
+    list(year.live(2, flushes=12, rounds=1))
+    damaged = year.lake.create_table("a_first", time_column="ts", bucket="1h")
+    damaged.append(pa.table({"ts": pa.array([datetime(2024, 6, 1)], pa.timestamp("us"))}))
+    path = Path(damaged.root(), "_log", f"{damaged.version():020d}.json")
+    whole = path.read_bytes()
+    year.now += timedelta(hours=2)
+    path.write_bytes(whole.replace(b"append", b"appenf"))
+    found = list(year.care.run())
+    failed = {(event.job, event.table) for event in found if event.state == "failed"}
+    assert failed == {(job, "a_first") for job in ("retain", "compact", "vacuum")}
+    assert all(path.name in event.error for event in found if event.state == "failed")
+    assert ("compact", "readings", "done") in {(one.job, one.table, one.state) for one in found}
+    path.write_bytes(whole)
+    cleared = [one for one in year.care.run() if one.table == "a_first"]
+    assert {(one.job, one.state) for one in cleared} >= {("compact", "nothing")}
+    assert [one for one in year.care.run() if one.table == "a_first"] == []
 
 
 def test_a_failing_task_waits_longer_each_time_up_to_an_hour():

@@ -7,6 +7,8 @@ Out:  a `CareEvent` for each task that has ended, and the sums over all tables a
   compaction, then vacuum. Each takes the table's lease, as a worker of the pipeline does.
 - The error of one task is reported, and does not stop the others. A task that keeps failing is
   tried again after longer and longer waits, because each try leaves a row in the history.
+- A table whose log is damaged is a task that fails. When it has been repaired, and has nothing to
+  do, an event of the state `nothing` ends the report of its failure.
 - A table that was never written has nothing to do, and an idle node has no task.
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from thermocline.care.vacuum_job import VacuumJob
@@ -27,11 +30,12 @@ from thermocline.errors import ThermoclineError
 from thermocline.ingest.otlp.tables import TABLES
 from thermocline.pipeline.compact.job import CompactJob
 from thermocline.pipeline.retain import RetainJob
-from thermocline.pipeline.run.history import FAILED, utc_now
+from thermocline.pipeline.run.history import FAILED, NOTHING, utc_now
 from thermocline.pipeline.run.job import Job
 from thermocline.pipeline.run.runner import LazySession, Runner
 from thermocline.pipeline.run.settings import PipelineSettings
 from thermocline.pipeline.run.workspace import JobWorkspace
+from thermocline.pipeline.spark.spark_errors import translate_error
 
 MASTER = "node"
 """The master in the history: these tasks ran without Spark."""
@@ -71,14 +75,20 @@ class RetryTimes:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._failed: dict[tuple[str, ...], tuple[int, float]] = {}
+        self._failed: dict[tuple[str, str, str], tuple[int, float]] = {}
 
-    def is_due(self, *task: str) -> bool:
+    def failed(self, tenant: str, job: str) -> list[str]:
+        """Return the tables for which a job of a tenant failed last."""
+        return [table for t, j, table in self._failed if (t, j) == (tenant, job)]
+
+    def is_due(self, tenant: str, job: str, table: str) -> bool:
         """Tell whether a task may run now."""
+        task = tenant, job, table
         return task not in self._failed or self._now_s() >= self._failed[task][1]
 
-    def note(self, *task: str, has_failed: bool) -> None:
+    def note(self, tenant: str, job: str, table: str, *, has_failed: bool) -> None:
         """Record how a task ended."""
+        task = tenant, job, table
         if not has_failed:
             self._failed.pop(task, None)
             return
@@ -113,8 +123,9 @@ class CareRounds:
             for job in self._jobs:
                 try:
                     yield from self._run_job(tenant, job)
-                except ThermoclineError as error:
-                    yield CareEvent(tenant, job.name, "", FAILED, error.message)
+                except Exception as error:  # noqa: BLE001  care survives every error of a job
+                    self._retries.note(tenant, job.name, "", has_failed=True)
+                    yield CareEvent(tenant, job.name, "", FAILED, _describe(translate_error(error)))
                 if self._is_stopping():
                     return
 
@@ -123,14 +134,21 @@ class CareRounds:
         settings = PipelineSettings()
         sessions = LazySession(settings, MASTER)
         runner = Runner(site, settings, sessions=sessions, is_stopping=self._is_stopping)
-        for _, task in zip(range(TASKS_MAX), job.due(site), strict=False):
+        tasks = list(islice(job.due(site), TASKS_MAX))
+        if len(tasks) < TASKS_MAX:
+            due = {task.table for task in tasks}
+            for failed in self._retries.failed(tenant, job.name):
+                if failed not in due:
+                    self._retries.note(tenant, job.name, failed, has_failed=False)
+                    yield CareEvent(tenant, job.name, failed, NOTHING)
+        for task in tasks:
             if self._is_stopping():
                 return
             if not self._retries.is_due(tenant, job.name, task.table):
                 continue
             ran = runner.run_task(job, task)
             self._retries.note(tenant, job.name, task.table, has_failed=ran.state == FAILED)
-            why = "" if ran.error is None else ran.error.message
+            why = "" if ran.error is None else _describe(ran.error)
             numbers = dict(ran.numbers)
             yield CareEvent(tenant, job.name, task.table, ran.state, why, ran.took_ms, numbers)
 
@@ -159,6 +177,12 @@ class CareRounds:
         for site in self._sites.values():
             with suppress(ThermoclineError):
                 site.close()
+
+
+def _describe(error: ThermoclineError) -> str:
+    """Return an error's message, with the file that it is about."""
+    path = error.facts.get("path")
+    return f"{error.message}: {path}" if path else error.message
 
 
 def make_jobs(settings: CareSettings) -> tuple[Job, ...]:

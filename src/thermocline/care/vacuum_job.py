@@ -11,12 +11,19 @@ Out:  removed segments, sidecars, commits, checkpoints and bases
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from thermocline.cold.care.truncate import truncate_log
 from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.table import ColdTable
 from thermocline.format.instant import NS_PER_S
-from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.job import (
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    find_tasks,
+)
 from thermocline.pipeline.run.workspace import JobWorkspace
 
 JOB = "vacuum"
@@ -39,17 +46,19 @@ class VacuumJob:
 
     def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the tables with versions or files to remove, from the log alone."""
-        for name in site:
-            table = site.table(name)
-            now_ns = table.log.now()
-            last_ns = self.vacuumed_ns.get((site.tenant, name))
-            since_s = DAY_S if last_ns is None else (now_ns - last_ns) // NS_PER_S
-            if since_s < EVERY_S:
-                continue
-            expired = self._count_expired(table, name, now_ns)
-            if expired >= EXPIRED_MIN or since_s >= DAY_S:
-                why = f"{expired} versions are older than they are kept for"
-                yield Task(JOB, name, why, {"versions": expired})
+        yield from find_tasks(self.name, site, partial(self._find_expired, site))
+
+    def _find_expired(self, site: JobWorkspace, name: str) -> Iterator[Task]:
+        table = site.table(name)
+        now_ns = table.log.now()
+        last_ns = self.vacuumed_ns.get((site.tenant, name))
+        since_s = DAY_S if last_ns is None else (now_ns - last_ns) // NS_PER_S
+        if since_s < EVERY_S:
+            return
+        expired = self._count_expired(table, name, now_ns)
+        if expired >= EXPIRED_MIN or since_s >= DAY_S:
+            why = f"{expired} versions are older than they are kept for"
+            yield Task(JOB, name, why, {"versions": expired})
 
     def _count_expired(self, table: ColdTable, name: str, now_ns: int) -> int:
         kept = table.log.newest_by(now_ns - self.kept_s(name) * NS_PER_S)

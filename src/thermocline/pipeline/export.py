@@ -38,13 +38,21 @@ from thermocline.hot.postgres.export.key_range import (
     read_key_range,
     share_snapshot,
 )
-from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.job import (
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    find_tasks,
+)
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import without_warnings
 from thermocline.pipeline.spark.worker_stage import decode_staged, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from thermocline.entity.types import EntityCatalog
 
 NAME = "export"
 TRIES_MAX = 4
@@ -63,6 +71,16 @@ class ExportLimits:
     connections_max: int = 8
 
 
+def _find_changes(types: "EntityCatalog", name: str) -> Iterator[Task]:
+    entities = types.table(name)
+    changes = entities.source.pressure().changes
+    behind = entities.table.state().version - entities.source.head().version
+    if changes:
+        yield Task(NAME, name, f"{changes:,} changes wait", {"changes": changes})
+    elif behind:
+        yield Task(NAME, name, "an export was not finished", {"versions": behind})
+
+
 class ExportJob:
     """The job that exports entities."""
 
@@ -74,15 +92,8 @@ class ExportJob:
     def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield every type with changes to export, or with an export that is not finished."""
         types = site.entities()
-        for name in types.names() if types is not None else ():
-            assert types is not None
-            entities = types.table(name)
-            changes = entities.source.pressure().changes
-            behind = entities.table.state().version - entities.source.head().version
-            if changes:
-                yield Task(NAME, name, f"{changes:,} changes wait", {"changes": changes})
-            elif behind:
-                yield Task(NAME, name, "an export was not finished", {"versions": behind})
+        if types is not None:
+            yield from find_tasks(NAME, types.names(), partial(_find_changes, types))
 
     def run(
         self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress

@@ -13,13 +13,20 @@ Out:  one version a table without those rows; removed files, if a vacuum is conf
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from thermocline.cold.care.vacuum import vacuum
 from thermocline.cold.table import ColdTable
 from thermocline.format.instant import NS_PER_S, format_instant
 from thermocline.format.log.action import ENTITIES_FEATURE
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.job import (
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    find_tasks,
+)
 from thermocline.pipeline.run.workspace import JobWorkspace
 
 JOB = "retain"
@@ -38,20 +45,7 @@ class RetainJob:
 
     def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the tables that hold a bucket past their retention, from metadata alone."""
-        for name in site:
-            table = site.table(name)
-            state = table.state()
-            cut_off = _cut_off(table, state)
-            if cut_off is None:
-                continue
-            # By coverage: segments may still contain rows that are already deleted.
-            held = table.index.at(state).whole
-            if held and state.spec.bucket.start(held.first() + 1) <= cut_off:
-                old = [s for s in state.segments if s.ts_min < cut_off]
-                whole = sum(s.ts_max < cut_off for s in old)
-                numbers = {"segments": len(old), "whole": whole}
-                why = f"rows before {format_instant(cut_off)} are past {state.spec.retention}"
-                yield Task(JOB, name, why, numbers)
+        yield from find_tasks(self.name, site, partial(_find_old_rows, site))
 
     def run(
         self,
@@ -74,6 +68,22 @@ class RetainJob:
             done = vacuum(table, grace_s=self.vacuum_grace_s, dry_run=False)
             numbers |= {"files": len(done.files), "size_bytes": done.size_bytes}
         return TaskResult(state.version if state.version != before else None, numbers)
+
+
+def _find_old_rows(site: JobWorkspace, name: str) -> Iterator[Task]:
+    table = site.table(name)
+    state = table.state()
+    cut_off = _cut_off(table, state)
+    if cut_off is None:
+        return
+    # By coverage: segments may still contain rows that are already deleted.
+    held = table.index.at(state).whole
+    if held and state.spec.bucket.start(held.first() + 1) <= cut_off:
+        old = [s for s in state.segments if s.ts_min < cut_off]
+        whole = sum(s.ts_max < cut_off for s in old)
+        numbers = {"segments": len(old), "whole": whole}
+        why = f"rows before {format_instant(cut_off)} are past {state.spec.retention}"
+        yield Task(JOB, name, why, numbers)
 
 
 def _cut_off(table: ColdTable, state: TableState) -> int | None:

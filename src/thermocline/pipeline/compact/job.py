@@ -21,7 +21,13 @@ from thermocline.cold.compact.rewrite import OPERATION, MergeKernel, compact
 from thermocline.cold.segment.write_target import WriteTarget
 from thermocline.errors import ThermoclineError
 from thermocline.format.log.state import TableState
-from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.job import (
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    find_tasks,
+)
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.session import without_warnings
 from thermocline.pipeline.spark.spark_errors import translate_error
@@ -48,9 +54,12 @@ class CompactJob:
 
     def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the groups that are worth rewriting in each table, from the log alone."""
-        for name in site:
+
+        def find(name: str) -> Iterator[Task]:
             for group in plan_groups(site.table(name).state(), self.limits):
                 yield _make_task(name, group)
+
+        yield from find_tasks(self.name, site, find)
 
     def run(
         self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress

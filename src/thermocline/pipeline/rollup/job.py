@@ -42,7 +42,13 @@ from thermocline.pipeline.rollup.changed_buckets import (
 from thermocline.pipeline.rollup.kernel import RollupKernel
 from thermocline.pipeline.rollup.spec import Rollup
 from thermocline.pipeline.rollup.task import RollupWork, WindowPiece, compute_piece
-from thermocline.pipeline.run.job import SessionFactory, Task, TaskProgress, TaskResult
+from thermocline.pipeline.run.job import (
+    SessionFactory,
+    Task,
+    TaskProgress,
+    TaskResult,
+    find_tasks,
+)
 from thermocline.pipeline.run.workspace import JobWorkspace
 from thermocline.pipeline.spark.tasks import run_tasks
 
@@ -86,10 +92,14 @@ class RollupJob:
 
     def due(self, site: JobWorkspace) -> Iterator[Task]:
         """Yield the rollups whose source changed since their last run."""
-        for rollup in order_by_source(self.rollups):
-            found = find_due(site, rollup)
+        named = {rollup.name: rollup for rollup in order_by_source(self.rollups)}
+
+        def find(name: str) -> Iterator[Task]:
+            found = find_due(site, named[name])
             if found is not None:
                 yield found.task
+
+        yield from find_tasks(self.name, named, find)
 
     def run(
         self, site: JobWorkspace, task: Task, spark: SessionFactory, tell: TaskProgress

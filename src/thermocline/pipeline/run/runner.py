@@ -157,6 +157,8 @@ class Runner:
         started_at, began_s = self._site.now(), clock.monotonic()
         facts: dict[str, object] = {}
         try:
+            if task.error is not None:
+                raise task.error
             done = self._run_leased(job, task, tell)
         except TableBusy as busy:
             state, facts["error"] = BUSY, busy
