@@ -157,12 +157,6 @@ def lake_table(world):
     return made
 
 
-def dropped_name(world):
-    name = lake_table(world).name
-    world.lake.drop_table(name)
-    return name
-
-
 def check_lake_table(world, table):
     rows = table.to_arrow().num_rows
     if table.spec().overlap == "allow":
