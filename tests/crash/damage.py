@@ -596,7 +596,7 @@ ASKED_ABOUT: dict[str, set[str]] = {
     "publish": {*_OF_ONE_TABLE, *_OF_ICEBERG, "pin"},
 }
 """Questions that read files of some kinds alone; the others are asked about every kind."""
-OF_ICEBERG = {"open", "fsck", "backup", "vacuum", "publish"}
+OF_ICEBERG = {"open", "publish"}
 """What is asked about files that only other engines read."""
 
 

@@ -77,7 +77,7 @@ class RetryTimes:
         self._now_s = now_s
         self._failed: dict[tuple[str, str, str], tuple[int, float]] = {}
 
-    def failed(self, tenant: str, job: str) -> list[str]:
+    def list_failed(self, tenant: str, job: str) -> list[str]:
         """Return the tables for which a job of a tenant failed last."""
         return [table for t, j, table in self._failed if (t, j) == (tenant, job)]
 
@@ -137,7 +137,7 @@ class CareRounds:
         tasks = list(islice(job.due(site), TASKS_MAX))
         if len(tasks) < TASKS_MAX:
             due = {task.table for task in tasks}
-            for failed in self._retries.failed(tenant, job.name):
+            for failed in self._retries.list_failed(tenant, job.name):
                 if failed not in due:
                     self._retries.note(tenant, job.name, failed, has_failed=False)
                     yield CareEvent(tenant, job.name, failed, NOTHING)
