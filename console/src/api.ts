@@ -59,7 +59,12 @@ export async function fetched(path: string, asking: Asking = {}): Promise<Respon
 export async function asked<Answer>(path: string, asking: Asking = {}): Promise<Answer> {
   const response = await fetched(path, asking);
   if (response.status === 204) return undefined as Answer;
-  return JSON.parse(await response.text(), exactly as Reviver) as Answer;
+  return parsedExactly(await response.text()) as Answer;
+}
+
+/** The value of a JSON text; a number that a double would round keeps its digits. */
+export function parsedExactly(text: string): unknown {
+  return JSON.parse(text, exactly as Reviver);
 }
 
 type Reviver = (key: string, value: unknown) => unknown;
@@ -88,7 +93,10 @@ async function reached(address: string, how: RequestInit): Promise<Response> {
 
 async function problemIn(response: Response): Promise<Problem> {
   try {
-    return new Problem((await response.json()) as ProblemDocument);
+    const document = (await response.json()) as ProblemDocument & { error?: string; errorType?: string };
+    if (document.error === undefined) return new Problem(document);
+    // The routes of Prometheus answer errors in its form.
+    return new Problem({ status: response.status, detail: document.error, code: document.errorType ?? "" });
   } catch {
     const detail = "the answer did not come from a Thermocline node";
     return new Problem({ status: response.status, detail, code: "unknown" });

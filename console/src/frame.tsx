@@ -13,11 +13,17 @@ import { HistoryScreen } from "./screen/history";
 import { EntitiesScreen } from "./screen/entities";
 import { JobsScreen } from "./screen/jobs";
 import { KeysScreen } from "./screen/keys";
+import { LogsScreen } from "./telemetry/logs";
+import { MetricsScreen } from "./telemetry/metrics";
+import { TracesScreen } from "./telemetry/traces";
 
 type Screen = (asked: { place: Place }) => preact.JSX.Element;
 
 const SCREENS: Record<string, [name: string, screen: Screen]> = {
   query: ["Query", QueryScreen],
+  metrics: ["Metrics", MetricsScreen],
+  logs: ["Logs", LogsScreen],
+  traces: ["Traces", TracesScreen],
   tables: ["Tables", TablesScreen],
   coverage: ["Coverage", CoverageScreen],
   freshness: ["Freshness", FreshnessScreen],

@@ -6,6 +6,7 @@ import "./style/piece.css";
 import "./style/control.css";
 import "./style/query.css";
 import "./style/screen.css";
+import "./style/telemetry.css";
 import { Frame } from "./frame";
 
 const place = document.getElementById("app");

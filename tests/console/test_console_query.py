@@ -294,7 +294,18 @@ def locked(tmp_path_factory):
         yield served
 
 
-SCREENS = ("tables", "coverage", "freshness", "history", "entities", "jobs", "keys")
+SCREENS = (
+    "metrics",
+    "logs",
+    "traces",
+    "tables",
+    "coverage",
+    "freshness",
+    "history",
+    "entities",
+    "jobs",
+    "keys",
+)
 
 
 def test_A02_with_a_wrong_key_every_screen_asks_for_another_and_the_right_one_opens_it(

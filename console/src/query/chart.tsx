@@ -1,13 +1,12 @@
 // A result as lines: the user chooses the column of the x axis and the columns of the y axis.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { change } from "../route";
-import { counted } from "../format";
 import { Pick } from "../show/listing";
 import { Empty } from "../show/state";
-import { onTheme } from "../theme";
 import type { Rows } from "./arrow";
-import { COLOURS, type Drawing, drawn } from "./plot";
-import { SERIES_MAX, drawingOf, isRepeated, tellingOf } from "./series";
+import { Lines, Swatch } from "./lines";
+import type { Drawing } from "./plot";
+import { drawingOf, isRepeated, tellingOf } from "./series";
 
 const LINES_MAX = 6;
 const NO_SERIES = "none";
@@ -94,28 +93,6 @@ export function Chart({ rows, x, y, by }: ChartAsked) {
   );
 }
 
-function Legend({ of }: { of: Drawing }) {
-  return (
-    <p class="legend small">
-      {of.lines.map((line, place) => (
-        <span key={line.name}>
-          <Swatch place={place} /> {line.name}
-        </span>
-      ))}
-      {of.series > SERIES_MAX && (
-        <span class="quiet">
-          the first {SERIES_MAX} of {counted(of.series, "series", "series")}, by name
-        </span>
-      )}
-    </p>
-  );
-}
-
-function Swatch({ place }: { place: number }) {
-  if (place < 0) return null;
-  return <span class={`swatch ${COLOURS[place % COLOURS.length]}`} aria-hidden="true" />;
-}
-
 interface CanvasAsked {
   rows: Rows;
   across: number;
@@ -124,53 +101,9 @@ interface CanvasAsked {
 }
 
 function Canvas({ rows, across, up, by }: CanvasAsked) {
-  const host = useRef<HTMLDivElement>(null);
-  const [pointed, put] = useState<number | null>(null);
-  const [points, putPoints] = useState(0);
   const drawing = useMemo<Drawing>(
     () => drawingOf(rows, { across, up, by }),
     [rows, across, up.join(), by.join()],
   );
-  useEffect(() => {
-    const element = host.current;
-    if (!element) return;
-    let plot = drawn(element, drawing, put);
-    putPoints(plot.points);
-    const redraw = () => {
-      plot.destroy();
-      plot = drawn(element, drawing, put);
-    };
-    const size = new ResizeObserver(() => plot.resize(element.clientWidth, element.clientHeight));
-    size.observe(element);
-    const stop = onTheme(redraw);
-    return () => {
-      stop();
-      size.disconnect();
-      plot.destroy();
-    };
-  }, [drawing]);
-  const names = drawing.lines.map((line) => line.name).join(", ");
-  return (
-    <>
-      <div
-        class="canvas"
-        ref={host}
-        role="img"
-        aria-label={`${names || "Nothing"} by ${rows.names[across]}, ${counted(points, "point")}`}
-        data-points={points}
-        data-lines={drawing.lines.length}
-      />
-      {by.length > 0 && <Legend of={drawing} />}
-      <p class="reading quiet small">{reading(drawing, pointed, rows.names[across] ?? "")}</p>
-    </>
-  );
-}
-
-function reading(drawing: Drawing, place: number | null, across: string): string {
-  if (place === null) return `${counted(drawing.x.length, "point")} across; drag to zoom in, double-click to zoom out`;
-  const x = drawing.x[place] ?? NaN;
-  const at = drawing.isTime && !Number.isNaN(x) ? new Date(x).toISOString() : String(x);
-  const here = drawing.lines.filter((line) => line.values[place] !== undefined);
-  const values = here.map((line) => `${line.name} ${line.values[place] ?? "null"}`);
-  return `${across} ${at}: ${values.join(", ")}`;
+  return <Lines drawing={drawing} across={rows.names[across] ?? ""} hasLegend={by.length > 0} />;
 }

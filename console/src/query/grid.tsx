@@ -1,6 +1,7 @@
 // A grid that creates elements only for visible rows. The arrow keys move the active cell.
 import { useMemo, useRef, useState } from "preact/hooks";
 import { count } from "../format";
+import { addressOf } from "../route";
 import { copyText } from "../show/copy";
 import type { Rows } from "./arrow";
 import { type Scale, scaleOf, useWindow } from "./window";
@@ -13,6 +14,8 @@ const WIDTH_MIN_PX = 76;
 const WIDTH_MAX_PX = 420;
 const SAMPLE_ROWS = 200;
 const TEXT_MAX = 1_000;
+const TRACE_COLUMN = "trace_id";
+const TRACE_ID = /^[0-9a-f]{32}$/;
 
 export function Grid({ rows }: { rows: Rows }) {
   const box = useRef<HTMLDivElement>(null);
@@ -115,6 +118,7 @@ export function Grid({ rows }: { rows: Rows }) {
                   id={`cell-${row}-${index}`}
                   text={rows.text(index, row)}
                   isNumber={rows.isNumeric(index)}
+                  isTrace={rows.names[index] === TRACE_COLUMN && TRACE_ID.test(rows.text(index, row) ?? "")}
                   isActive={row === cell[0] && index === cell[1]}
                   column={index + 2}
                   left={numberPx + start}
@@ -134,6 +138,8 @@ interface CellAsked {
   id: string;
   text: string | null;
   isNumber: boolean;
+  /** The text is the id of a trace: a link leads to it. */
+  isTrace: boolean;
   isActive: boolean;
   column: number;
   left: number;
@@ -141,7 +147,7 @@ interface CellAsked {
   pick: () => void;
 }
 
-function Cell({ id, text, isNumber, isActive, column, left, width, pick }: CellAsked) {
+function Cell({ id, text, isNumber, isTrace, isActive, column, left, width, pick }: CellAsked) {
   const kinds = [isNumber && "number", isActive && "active", text === null && "null"];
   return (
     <span
@@ -154,7 +160,7 @@ function Cell({ id, text, isNumber, isActive, column, left, width, pick }: CellA
       title={text !== null && text.length * CHARACTER_PX > width ? text.slice(0, TEXT_MAX) : ""}
       onMouseDown={pick}
     >
-      {text === null ? "null" : text.slice(0, TEXT_MAX)}
+      {text === null ? "null" : isTrace ? <a href={addressOf("traces", [text])}>{text}</a> : text.slice(0, TEXT_MAX)}
     </span>
   );
 }
