@@ -55,7 +55,6 @@ EXCEPTIONS = {
         "create": OF_THE_FILES,
         "flush_hot": OF_THE_ROOMS,
         "fsck": OF_THE_FILES,
-        "held": OF_THE_ROOMS,
         "cold": OF_THE_ROOMS,
         "hot": OF_THE_ROOMS,
         "is_keyed": OF_THE_ROOMS,

@@ -20,12 +20,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from thermocline import __version__
-from thermocline.cli import demo, mcp, sql
+from thermocline.cli import context, demo, mcp, sql
 from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
 from thermocline.cli.node import alert, backup, doctor, journal, key, serve, status, tenant
 from thermocline.cli.pipeline import pipeline, worker
 from thermocline.cli.table import column, coverage, info, lake, maintenance, write
+from thermocline.cli.table.target import offer_nodes
 from thermocline.cli.terminal.report_error import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
@@ -54,6 +55,7 @@ table_app = typer.Typer(**_GROUP, help="Create, fill, show and maintain tables."
 lake_app = typer.Typer(
     **_GROUP, help="Create a lake; list, rename, copy, drop and bring back its tables."
 )
+context_app = typer.Typer(**_GROUP, help="Save nodes under names, and say which one commands use.")
 column_app = typer.Typer(**_GROUP, help="List, add, rename and widen columns.")
 journal_app = typer.Typer(**_GROUP, help="Inspect and repair the journal of a lake.")
 entity_app = typer.Typer(**_GROUP, help="Write, read and export entities.")
@@ -86,6 +88,7 @@ def _root(
 app.add_typer(table_app, name="table")
 app.add_typer(lake_app, name="lake")
 app.add_typer(journal_app, name="journal")
+app.add_typer(context_app, name="context")
 app.add_typer(entity_app, name="entity")
 app.add_typer(schema_app, name="schema")
 app.add_typer(pipeline_app, name="pipeline")
@@ -95,8 +98,9 @@ app.add_typer(alert_app, name="alert")
 table_app.add_typer(column_app, name="columns")
 for _group, _commands in (
     (app, demo.COMMANDS),
-    (app, coverage.COMMANDS),
-    (app, sql.COMMANDS),
+    (app, offer_nodes(coverage.COMMANDS)),
+    (app, offer_nodes(sql.COMMANDS)),
+    (context_app, context.COMMANDS),
     (app, mcp.COMMANDS),
     (app, serve.COMMANDS),
     (app, status.COMMANDS),
@@ -110,10 +114,12 @@ for _group, _commands in (
     (tenant_app, tenant.COMMANDS),
     (alert_app, alert.COMMANDS),
     (lake_app, lake.COMMANDS),
-    (table_app, write.COMMANDS),
-    (table_app, info.COMMANDS),
-    (table_app, write.CHANGE_COMMANDS),
+    (table_app, offer_nodes(write.COMMANDS)),
+    (table_app, offer_nodes(info.COMMANDS)),
+    (table_app, offer_nodes(write.CHANGE_COMMANDS)),
+    (table_app, offer_nodes(maintenance.NODE_COMMANDS)),
     (table_app, maintenance.COMMANDS),
+    (column_app, offer_nodes(column.NODE_COMMANDS)),
     (column_app, column.COMMANDS),
     (journal_app, journal.COMMANDS),
 ):

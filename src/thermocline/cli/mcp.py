@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from thermocline.cli.argument import CommandList
-from thermocline.cli.entity.target import KeyFileOption, read_key
+from thermocline.cli.node_address import KeyFileOption, read_key
 
 QUERY_WORKERS = 1
 

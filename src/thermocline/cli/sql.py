@@ -5,6 +5,7 @@ Out:  rows, streamed: the result may be larger than memory
 
 - A table is found by `--table name=path`, or as a folder with that name, here or in `--tables`.
   Only names that occur in the query are searched.
+- With `--url` or a context, a node runs the query over its tables.
 - If `--tables` is a lake, its tables are found by their names, and their hot rows are read too.
 """
 
@@ -25,7 +26,7 @@ from thermocline.cli.argument import (
     RowsOption,
     parse_parameters,
 )
-from thermocline.cli.table.target import is_lake, open_lake, open_table
+from thermocline.cli.table.target import is_lake, is_node_chosen, open_lake, open_node, open_table
 from thermocline.errors import Invalid, TableNotFound
 
 if TYPE_CHECKING:
@@ -71,6 +72,15 @@ def sql(
     text = sys.stdin.read() if query == "-" else query
     wanted = choose_output(form, output, is_json=json)
     given = parse_parameters(param or ())
+    is_local = bool(table) or tables != "."
+    if is_local and is_node_chosen():
+        hint = "omit --table and --tables: the node has its tables"
+        raise Invalid("a node cannot read tables of folders", hint=hint)
+    node = None if is_local else open_node()
+    if node is not None:
+        with read_in_thread(lambda: node.sql_reader(text, given)) as answer:
+            wanted.write(answer, rows)
+        return
     with _open_session() as session:
         _register_tables(session, text, table or (), tables)
         try:
@@ -164,6 +174,7 @@ COMMANDS: CommandList = (
             'thermocline sql "select * from p as of version 3" --table p=lake/prices',
             "thermocline sql 'select * from prices where symbol = $s' --param s=NVDA",
             'thermocline sql "from prices" --output prices.parquet',
+            'thermocline sql "select count(*) from prices" --url http://127.0.0.1:8428',
         ),
     ),
 )

@@ -17,12 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from thermocline.client.held import read_held
 from thermocline.client.http import ARROW, Wire, quote_part
 from thermocline.client.parameters import wire_at, wire_time
 from thermocline.cold.care.vacuum import VacuumReport
 from thermocline.cold.change.update import UpdateReport, check_key
 from thermocline.cold.compact.rewrite import CompactionReport
-from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, VersionDiff
+from thermocline.cold.coverage_report import HISTORY_ROWS_MAX, CoverageReport, VersionDiff
 from thermocline.errors import Invalid
 from thermocline.format.argument import (
     check_count,
@@ -319,6 +320,10 @@ class ClientTable:
             return None
         start, end = (_read_edge(found[name]) for name in ("start", "end"))
         return start, end
+
+    def held(self, at: object = None) -> CoverageReport:
+        """Return a report of what is held, now or at a version or instant."""
+        return read_held(self, at)
 
     def silent_entities(self, start: object, end: object = None, *, at: object = None) -> pa.Table:
         """Return the entities without a row in the stretch, and when each was last seen."""

@@ -4,8 +4,6 @@ In:   `--url`, `--key-file`, `--lake`, `--postgres` and the environment
 Out:  a lake, embedded or over HTTP, with the same methods
 
 - An option wins over the environment; `--lake` is a folder that no other process writes.
-- A key is read from the environment or from a file. No command takes a key as an argument, where
-  other users of the machine could see it.
 """
 
 import os
@@ -16,9 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thermocline.cli.node_address import (
+    URL,
+    ContextOption,
+    KeyFileOption,
+    UrlOption,
+    find_node,
+    read_key,
+)
 from thermocline.cli.table.target import is_lake
 from thermocline.config import EMBEDDED
-from thermocline.errors import Conflict, Invalid, NotFound, Unavailable
+from thermocline.errors import Conflict, Invalid, NotFound
 
 if TYPE_CHECKING:
     from thermocline.client import Client
@@ -26,19 +32,9 @@ if TYPE_CHECKING:
     from thermocline.contract.contract import Contract
     from thermocline.lake import Lake
 
-URL = "THERMOCLINE_URL"
-KEY = "THERMOCLINE_API_KEY"
 POSTGRES = "THERMOCLINE_POSTGRES"
 TIMEOUT_S = 10.0
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help=f"The node's address; default: {URL}."),
-]
-KeyFileOption = Annotated[
-    str | None,
-    typer.Option("--key-file", metavar="FILE", help=f"A file with the key; default: {KEY}."),
-]
 LakeOption = Annotated[
     str | None,
     typer.Option("--lake", metavar="DIR", help="A lake that no other process has open."),
@@ -62,19 +58,27 @@ class EntityTarget:
     key_file: KeyFileOption = None
     lake: LakeOption = None
     postgres: PostgresOption = None
+    context: ContextOption = None
 
     @contextmanager
     def open(self) -> Iterator["Lake | Client"]:
         """Give the block the lake that the options name, and close it at the end."""
-        if self.url is not None and self.lake is not None:
-            hint = "give --url or --lake"
-            raise Invalid("--url and --lake name different lakes", hint=hint)
+        if self.lake is not None and (self.url is not None or self.context is not None):
+            hint = "give one of --url, --context and --lake"
+            raise Invalid("two options name different lakes", hint=hint)
         if self.lake is not None:
             opened: Lake | Client = _open_embedded(self.lake, self.postgres)
         else:
-            opened = _open_client(self.url, self.key_file)
+            opened = self._open_client()
         with opened:
             yield opened
+
+    def _open_client(self) -> "Client":
+        node = find_node(self.url, self.context, self.key_file, environment=True)
+        if node is None:
+            hint = f"give --url or --context, or set {URL}; --lake for a folder without a node"
+            raise Invalid("the lake is missing", hint=hint)
+        return node.open()
 
 
 def find_contract(lake: "Lake | Client", name: str, version: int | None = None) -> "Contract":
@@ -103,31 +107,6 @@ def open_wire(url: str | None, key_file: str | None) -> Iterator["Wire"]:
         raise Invalid("the node's address is missing", hint=f"give --url or set {URL}")
     with closing(Wire(address, read_key(key_file), TIMEOUT_S)) as wire:
         yield wire
-
-
-def _open_client(url: str | None, key_file: str | None) -> "Client":
-    from thermocline.client import Client
-
-    address = url or os.environ.get(URL)
-    if not address:
-        hint = f"give --url or set {URL}; --lake for a folder that no node has open"
-        raise Invalid("the lake is missing", hint=hint)
-    return Client(address, read_key(key_file))
-
-
-def read_key(key_file: str | None) -> str | None:
-    """Return the key in the file or in the environment; None if there is none."""
-    return (os.environ.get(KEY) if key_file is None else _read_key_file(key_file)) or None
-
-
-def _read_key_file(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError as error:
-        why = error.strerror or str(error)
-        hint = "check the path and the permissions of the file"
-        raise Unavailable("the key cannot be read", hint=hint, path=path, why=why) from error
 
 
 def _open_embedded(folder: str, postgres: str | None) -> "Lake | Client":

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from thermocline.cli.argument import CommandList, FormatOption, JsonOption
-from thermocline.cli.entity.target import KeyFileOption
+from thermocline.cli.node_address import KeyFileOption
 from thermocline.cli.table.lake import LakeArgument, open_for_change, open_for_reading, print_rows
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import Invalid, NotFound

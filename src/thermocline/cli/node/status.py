@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.argument import CommandList, JsonOption
-from thermocline.cli.entity.target import KeyFileOption, UrlOption, open_wire
+from thermocline.cli.entity.target import open_wire
+from thermocline.cli.node_address import KeyFileOption, UrlOption
 
 if TYPE_CHECKING:
     from thermocline.client.http import Wire

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thermocline.cli.argument import JsonOption, YesOption, expand_options
-from thermocline.cli.entity.target import URL, KeyFileOption, UrlOption, read_key
+from thermocline.cli.node_address import URL, KeyFileOption, UrlOption, read_key
 from thermocline.cli.pipeline.job_progress import report_record, show_task_progress
 from thermocline.cli.pipeline.workspace import (
     JobTarget,

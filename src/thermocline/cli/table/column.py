@@ -95,8 +95,10 @@ def drop(table: TableArgument, name: NameArgument, json: JsonOption = False) -> 
     _print_change(opened.root(), version, f"dropped {name}", is_json=json)
 
 
+NODE_COMMANDS: CommandList = (("list", list_columns, ("thermocline table columns list prices",)),)
+"""Commands that work on a table of a node, too."""
+
 COMMANDS: CommandList = (
-    ("list", list_columns, ("thermocline table columns list prices",)),
     ("add", add, ("thermocline table columns add prices venue string",)),
     ("drop", drop, ("thermocline table columns drop prices venue",)),
     ("rename", rename, ("thermocline table columns rename prices venue market",)),

@@ -19,7 +19,7 @@ from thermocline.cli.argument import (
     YesOption,
     parse_at,
 )
-from thermocline.cli.entity.target import KeyFileOption, read_key
+from thermocline.cli.node_address import KeyFileOption, read_key
 from thermocline.cli.table.target import check_lake, is_lake, is_url, open_lake
 from thermocline.cli.terminal.terminal import confirm, print_line
 from thermocline.errors import Conflict

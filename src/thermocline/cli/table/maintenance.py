@@ -239,7 +239,7 @@ def publish(
     print_line(done.location)
 
 
-COMMANDS: CommandList = (
+NODE_COMMANDS: CommandList = (
     (
         "compact",
         compact,
@@ -250,6 +250,10 @@ COMMANDS: CommandList = (
         vacuum,
         ("thermocline table vacuum prices", "thermocline table vacuum prices --grace 30d --yes"),
     ),
+)
+"""Commands that work on a table of a node, too."""
+
+COMMANDS: CommandList = (
     (
         "publish",
         publish,

@@ -1,4 +1,4 @@
-"""Opens a command's table: by its root, or by its name in a lake, with the lake's hot rows.
+"""Opens a command's table: by its root, by its name in a lake, or by its name on a node.
 
 In:   the path that the user wrote
 Out:  an opened table
@@ -6,24 +6,183 @@ Out:  an opened table
 - `LAKE/NAME` is the table with that name in the lake: its hot rows are read from the journal,
   beside the process that writes it. Any other path is the root of a table, with cold rows only.
 - Commands never take over a lake's journal: they read it, and commit to the tables' logs.
+- If `--url`, `--context` or a context in use names a node, a plain name such as `prices` is a table
+  of the node. A path with a slash, such as `./prices`, is a folder unless an option names the node.
 """
 
+import inspect
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import typer
+
+from thermocline.cli.argument import CommandList
+from thermocline.cli.node_address import ContextOption, KeyFileOption, find_node
 from thermocline.errors import Invalid, NotFound
+from thermocline.format.instant import TimeNs, to_datetime
+from thermocline.names import is_table_name
 
 if TYPE_CHECKING:
+    from thermocline.client import Client
+    from thermocline.client.table import ClientTable
     from thermocline.lake import Lake
     from thermocline.table import TimeSeriesTable
 
 LAKE_FILE = "lake.json"
 
+NodeUrlOption = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The node that has the table; else a folder has it."),
+]
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """The options of every command that works on a table of a node, too."""
+
+    url: NodeUrlOption = None
+    context: ContextOption = None
+    key_file: KeyFileOption = None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the command line names a node."""
+        return self.url is not None or self.context is not None
+
+
+@dataclass(frozen=True)
+class _RunningCommand:
+    """The node that a running command's options name, and what to close at its end."""
+
+    choice: NodeChoice
+    at_end: ExitStack
+
+
+_running: ContextVar[_RunningCommand | None] = ContextVar("running_command", default=None)
+"""Only `offer_node` sets it."""
+
+
+def offer_node(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options of `NodeChoice`, which `open_table` follows."""
+    signature = inspect.signature(command)
+    names = [one.name for one in fields(NodeChoice)]
+
+    def run(**values: Any) -> None:
+        choice = NodeChoice(**{name: values.pop(name) for name in names})
+        with ExitStack() as at_end:
+            token = _running.set(_RunningCommand(choice, at_end))
+            try:
+                command(**values)
+            finally:
+                _running.reset(token)
+
+    added = [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=one.type
+        )
+        for one in fields(NodeChoice)
+    ]
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()
+    ]
+    run.__signature__ = signature.replace(parameters=parameters + added)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters + added}
+    run.__doc__ = command.__doc__
+    return run
+
+
+def offer_nodes(commands: CommandList) -> CommandList:
+    """Return the commands with the options that name a node."""
+    return tuple((name, offer_node(command), lines) for name, command, lines in commands)
+
+
+def open_node() -> "Client | None":
+    """Return a client of the node that the command's options, or a context in use, name."""
+    running = _running.get()
+    if running is None:
+        return None
+    choice = running.choice
+    node = find_node(choice.url, choice.context, choice.key_file, environment=False)
+    return None if node is None else running.at_end.enter_context(node.open())
+
+
+def is_node_chosen() -> bool:
+    """Tell whether the command line itself names a node."""
+    running = _running.get()
+    return running is not None and running.choice.is_explicit
+
+
+def open_node_for(path: str) -> "Client | None":
+    """Return a client if a table's name or path is of a table on a node; `Invalid` if it cannot."""
+    if is_table_name(path):
+        return open_node()
+    if is_node_chosen():
+        hint = "give the name of a table on the node, such as prices"
+        raise Invalid("this cannot be the name of a table on a node", hint=hint, table=path)
+    return None
+
+
+def is_remote(table: object) -> bool:
+    """Tell whether an opened table is one of a node: its files are elsewhere."""
+    return not hasattr(type(table), "cold")
+
+
+def count_rows(table: "TimeSeriesTable", at: object = None) -> int:
+    """Return how many rows a table has, of a node with its hot ones."""
+    if not is_remote(table):
+        return table.cold.state(at).totals.rows
+    info = cast("ClientTable", table).info(at)
+    return int(info["rows"]) + int(info["hot_rows"])
+
+
+def find_version(table: "TimeSeriesTable", at: object) -> int:
+    """Return the version at a version or instant."""
+    if not is_remote(table):
+        return table.cold.state(at).version
+    return int(cast("ClientTable", table).info(at)["version"])
+
+
+def count_on_node(table: "TimeSeriesTable", where: str | None, start: object, end: object) -> int:
+    """Return how many rows of a node's table match a condition in a stretch."""
+    node, remote = open_node(), cast("ClientTable", table)
+    if node is None:
+        raise Invalid("no node is named", hint="give --url or --context")
+    spec = remote.held().state.spec
+    conditions: list[str] = []
+    given: dict[str, Any] = {}
+    for name, sign, edge in (("start", ">=", start), ("end", "<", end)):
+        if edge is not None:
+            position = spec.bucket.parse_position(edge)
+            given[name] = to_datetime(TimeNs(position)) if spec.bucket.is_time else position
+            conditions.append(f'"{spec.time_column}" {sign} ${name}')
+    if where is not None:
+        conditions.append(f"({where})")
+    # The condition is SQL of the user, whom the node allows what the key allows.
+    condition = " and ".join(conditions)
+    text = f'select count(*) as matching from "{remote.name}" where {condition}'  # noqa: S608
+    return int(node.sql(text, given or None).column("matching")[0].as_py())
+
+
+def open_node_table(path: str) -> "ClientTable | None":
+    """Return the table of a node that a name stands for, or None for a table in a folder."""
+    node = open_node_for(path)
+    return None if node is None else node.table(path)
+
 
 def open_table(path: str) -> "TimeSeriesTable":
-    """Open the table that a path names; `NotFound` when there is none."""
+    """Open the table that a name or a path stands for; `NotFound` when there is none.
+
+    A table of a node has the methods of other tables, apart from those on the files themselves.
+    """
     from thermocline.table import TimeSeriesTable
 
+    remote = open_node_table(path)
+    if remote is not None:
+        return cast("TimeSeriesTable", remote)
     named = _split_lake_path(path)
     if named:
         return open_lake(named[0]).table(named[1])

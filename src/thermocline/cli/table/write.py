@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
 import typer
 
@@ -30,11 +30,22 @@ from thermocline.cli.argument import (
     parse_txn,
     parse_types,
 )
-from thermocline.cli.table.target import open_table, split_new_path
+from thermocline.cli.table.target import (
+    count_on_node,
+    count_rows,
+    find_version,
+    is_remote,
+    open_node,
+    open_node_for,
+    open_node_table,
+    open_table,
+    split_new_path,
+)
 from thermocline.cli.terminal.terminal import Progress, confirm, print_line, show_progress
 from thermocline.errors import Invalid
 
 if TYPE_CHECKING:
+    from thermocline.client.table import ClientTable
     from thermocline.ingest.files.input_files import InputFile
     from thermocline.table import TimeSeriesTable
 
@@ -131,7 +142,8 @@ def create(
 ) -> None:
     """Create an empty table. Without --column, the first append adds its columns."""
     kind = options.index_type
-    made = _create_table(
+    create_one = _create_on_node if open_node_for(table) else _create_table
+    made = create_one(
         table,
         {
             "time_column": options.time_column,
@@ -169,6 +181,17 @@ def _create_table(
     name = check_table_name(named[1])
     # A table is made beside the process that writes the lake: that needs no journal.
     return TimeSeriesTable(Catalog(named[0]).create(name, made, declare_columns(columns, made)))
+
+
+def _create_on_node(
+    name: str, spec: dict[str, Any], columns: dict[str, str] | None
+) -> "TimeSeriesTable":
+    """Create a table on the node that the command calls."""
+    node = open_node()
+    if node is None:
+        raise Invalid("no node is named", hint="give --url or --context")
+    spec["overlap"] = spec["overlap"] or Overlap.ALLOW.value
+    return cast("TimeSeriesTable", node.create_table(name, **spec, schema=columns))
 
 
 def _parse_columns(words: list[str]) -> dict[str, str]:
@@ -243,6 +266,10 @@ def append(
     json: JsonOption = False,
 ) -> None:
     """Append Parquet, CSV or JSON files, all of them in one commit. No row is set aside."""
+    remote = open_node_table(table)
+    if remote is not None:
+        _append_to_node(remote, files, options, is_json=json)
+        return
     opened = open_table(table)
     before = opened.version()
     count, version = _append_files(opened, files, options)
@@ -287,6 +314,29 @@ def _append_files(
             files, opened.cold.state(), types=types, evolve=options.evolve, progress=report
         )
         return len(files), opened.cold.append_batches(rows.schema, rows.batches, how)[0].version
+
+
+def _append_to_node(
+    table: "ClientTable", words: list[str], options: AppendCommandOptions, *, is_json: bool
+) -> None:
+    """Write the rows of files to a node, after all of them were checked."""
+    from thermocline.cli.table.node_write import write_files
+
+    if options.overlap or options.link:
+        raise Invalid("a node takes rows, not files", hint="omit --overlap and --link")
+    with _find_files(words, options.input_format) as files, show_progress("appending") as report:
+        rows = write_files(
+            table,
+            files,
+            types=parse_types(options.column_types or ()),
+            evolve=options.evolve,
+            txn=options.txn,
+            progress=report,
+        )
+    said = f"appended {_count_text(rows, 'row')} from {_count_text(len(files), 'file')}"
+    _print_change(
+        table, table.version(), said, {"files": len(files), "rows": rows}, is_json=is_json
+    )
 
 
 @contextmanager
@@ -356,9 +406,11 @@ def upsert(
 
 def _update_by_file(table: str, file: str, options: UpdateCommandOptions, *, verb: str) -> None:
     from thermocline.cold.segment.stage import open_parquet, read_parquet
+    from thermocline.cold.storage.open_storage import open_storage
 
     opened = open_table(table)
-    with open_parquet(opened.cold.storage, file) as found:
+    storage = open_storage(".") if is_remote(opened) else opened.cold.storage
+    with open_parquet(storage, file) as found:
         import pyarrow as pa
 
         batches = list(read_parquet(found, file))
@@ -394,16 +446,16 @@ def delete(
             hint="give --where, --start or --end; --where true deletes every row",
         )
     rows = _count_matching(opened, where, start, end)
-    before = opened.cold.state()
     if not rows:
-        _print_change(opened, before.version, "no row matches", {"rows": 0}, is_json=json)
+        _print_change(opened, opened.version(), "no row matches", {"rows": 0}, is_json=json)
         return
-    would = f"delete {rows:,} of {_count_text(before.totals.rows, 'row')} from {opened.root()}"
+    before = count_rows(opened)
+    would = f"delete {rows:,} of {_count_text(before, 'row')} from {opened.root()}"
     if not confirm(f"{would}?", is_yes=yes, otherwise=would):
         print_line("nothing was deleted")
         raise typer.Exit(1)
     version = opened.delete(where, start=start, end=end)
-    rows = before.totals.rows - opened.cold.state(version).totals.rows
+    rows = before - count_rows(opened, version)
     _print_change(
         opened, version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
     )
@@ -416,7 +468,7 @@ def restore(
 ) -> None:
     """Restore an old version of the table, as a new version. No version is lost."""
     opened = open_table(table)
-    wanted = opened.cold.state(parse_at(at)).version
+    wanted = find_version(opened, parse_at(at))
     version = opened.restore(wanted)
     _print_change(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
 
@@ -430,9 +482,11 @@ def retain(
 ) -> None:
     """Delete the rows that are older than the table's retention."""
     opened = open_table(table)
-    state, rows = opened.cold.retain(yes=yes)
+    before = count_rows(opened)
+    version = opened.retain(yes=yes)
+    rows = before - count_rows(opened, version)
     _print_change(
-        opened, state.version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
+        opened, version, f"deleted {_count_text(rows, 'row')}", {"rows": rows}, is_json=json
     )
 
 
@@ -478,6 +532,9 @@ def set_policy(
     given = (overlap, retention, entities_max, compression, token_columns)
     if all(one is None for one in given):
         raise Invalid("nothing to set", hint="give --overlap, --retention or another option")
+    if is_remote(opened) and any(one is not None for one in (overlap, entities_max, compression)):
+        hint = "set only --retention, or run the command on the table's folder"
+        raise Invalid("a node changes only the retention of a table", hint=hint)
     if entities_max is not None:
         version = opened.set_entities_max(entities_max)
     if compression is not None:
@@ -489,7 +546,7 @@ def set_policy(
         version = opened.set_overlap(overlap.value)
     if retention is not None:
         version = opened.set_retention(None if retention == "forever" else retention)
-    spec = opened.spec()
+    spec = opened.held().state.spec
     facts = {"overlap": spec.overlap, "retention": spec.retention}
     said = f"overlap is {spec.overlap}, retention is {spec.retention or 'forever'}"
     _print_change(opened, version, said, facts, is_json=json)
@@ -524,9 +581,11 @@ class _ReportedPaths(Sequence[str]):
 def _count_matching(
     table: "TimeSeriesTable", where: str | None, start: str | None, end: str | None
 ) -> int:
-    columns = [table.spec().time_column] if table.schema().names else []
-    if not columns:
+    if not table.schema().names:
         return 0
+    if is_remote(table):
+        return count_on_node(table, where, start, end)
+    columns = [table.spec().time_column]
     return sum(b.num_rows for b in table.scan(columns, where, start=start, end=end))
 
 
@@ -535,7 +594,12 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def _print_change(
-    table: "TimeSeriesTable", version: int, said: str, facts: dict[str, Any], *, is_json: bool
+    table: "TimeSeriesTable | ClientTable",
+    version: int,
+    said: str,
+    facts: dict[str, Any],
+    *,
+    is_json: bool,
 ) -> None:
     if not is_json:
         print_line(f"{said} (version {version:,})")
