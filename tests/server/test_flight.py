@@ -1,6 +1,5 @@
 """Arrow Flight SQL over a real socket: ADBC as users have it, and calls that no driver makes."""
 
-import asyncio
 import base64
 import datetime as dt
 import os
@@ -18,12 +17,12 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 
 from fixtures.api import ENDLESS, FAILS_LATE, make_prices, price, serving
+from fixtures.flight import listening
 from fixtures.timing import wait_until
-from thermocline.config import Address, QuotaSettings
+from thermocline.config import QuotaSettings
 from thermocline.errors import Invalid
 from thermocline.server.flight import messages
 from thermocline.server.flight.catalog import matches
-from thermocline.server.flight.listener import FlightListener
 from thermocline.server.flight.service import SERVICE
 from thermocline.server.flight.statement import PREPARED_MAX, FlightStatement, PreparedQueries
 
@@ -34,29 +33,6 @@ TYPES = """select 1::tinyint as i8, 9007199254740993::bigint as i64,
     '2024-06-01 00:00:00.123456789'::timestamp_ns as ns, '2024-06-01'::date as day,
     '2024-06-01 00:00:00.5+00'::timestamptz as zoned, [1, null, 3] as list,
     {'a': 1, 'b': 'x'} as struct, map {'k': 1} as map, null as nothing"""
-
-
-@contextmanager
-def listening(served):
-    """Serve Flight SQL for a node that is served over HTTP, until the block ends."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    address = Address("127.0.0.1", 0)
-    listener = FlightListener(served.app.state.parts, address, connections_max=50)
-
-    def run(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-    try:
-        run(listener.start())
-        served.flight = f"127.0.0.1:{listener.port}"
-        yield served
-    finally:
-        run(listener.stop(5))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(60)
-        loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +125,23 @@ def test_parameters_keep_their_types_to_the_last_digit(node):
                 ask(connection, sql, values)
         with pytest.raises(adbc_driver_manager.Error, match="parameters are one row"):
             cursor.execute(sql, pa.record_batch({"1": [since] * 2, "2": ["NVDA", "AMD"]}))
+
+
+def test_a_prepared_query_announces_the_types_of_its_parameters(node):
+    caller = Caller(node, [f"Bearer {node.new_key('alpha')}"])
+    sql = """select close + ?, ?::timestamptz from prices p where p.ts between ? and ?
+        and ? < close and symbol in (?, ?) and $8 = close + 1 limit ?"""
+    body = messages.pack("ActionCreatePreparedStatementRequest", query=sql.replace("$8", "?"))
+    action = messages.encode("Action", type="CreatePreparedStatement", body=body)
+    (answer,) = caller.call("DoAction", action)
+    made = messages.unpack(messages.decode("Result", answer).body)[1]
+    found = pa.ipc.read_schema(pa.py_buffer(made.parameter_schema))
+    text, time_us, number = pa.string(), pa.timestamp("us"), pa.float64()
+    zoned = pa.timestamp("us", "UTC")
+    expected = [text, zoned, time_us, time_us, number, text, text, text, pa.int64()]
+    assert found.names == [str(place) for place in range(1, 10)]
+    assert found.types == expected
+    assert pa.ipc.read_schema(pa.py_buffer(made.dataset_schema)).types[1] == zoned
 
 
 def test_the_catalogue_is_that_of_the_tenant(node):

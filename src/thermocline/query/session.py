@@ -25,6 +25,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import duckdb
+import orjson
 import pyarrow as pa
 
 from thermocline.cold.care.pin import Pin
@@ -49,6 +50,7 @@ from thermocline.query.report import QueryReport
 from thermocline.query.source import Source, check_table_name, unknown_table_error
 from thermocline.query.sql.engine_types import quote_text
 from thermocline.query.sql.gate import admit
+from thermocline.query.sql.parameter_hints import find_hints
 from thermocline.query.sql.prepare import OutOfReach, PreparedQuery, StatementCache, prepare
 from thermocline.query.sql.rewrite import guess_proof_text
 from thermocline.query.sql.script import (
@@ -280,6 +282,24 @@ class Session:
         wanted = [*statement.statement.defined, *(name for name in changed if name in definitions)]
         needed = _admit_definitions(parser, definitions, wanted)
         return _Plan(statement, needed, definitions, pivot)
+
+    def hint_parameters(self, query: bytes) -> bytes:
+        """Return what a query says about its parameters, and the tables it names, as JSON."""
+        script = read_script(check_text(query.decode(), "query"))
+        if script.query is None or script.changes:
+            return orjson.dumps({"hints": [], "tables": []})
+        with self._lock:
+            self._check_open()
+            sources = dict(self._sources)
+            engine = self._engine_for(sources)
+            cursor = engine.cursor()
+        try:
+            with engine.lend_parser(cursor) as parser:
+                statement = self._admit_plain(parser, script.query, sources).statement
+        finally:
+            engine.give_back(cursor)
+        hints = [(one.parameter, one.column, one.type) for one in find_hints(statement.nodes)]
+        return orjson.dumps({"hints": hints, "tables": sorted(statement.tables)})
 
     def _admit_plain(
         self, parser: duckdb.DuckDBPyConnection, query: str, sources: Mapping[str, Source]

@@ -209,7 +209,11 @@ class Worker:
         """Run one of the functions that a node does not run in its own process."""
         from thermocline.contract.evolve.judge import judge_contract
 
-        done = {"judge_contract": judge_contract}[str(request.task)](request.params)
+        tasks = {
+            "judge_contract": judge_contract,
+            "hint_parameters": self._session.hint_parameters,
+        }
+        done = tasks[str(request.task)](request.params)
         send(self._channel, MessageKind.ROWS, COUNT.pack(0), done)
         return 0
 

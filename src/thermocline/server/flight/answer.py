@@ -30,6 +30,7 @@ from thermocline.server.api.handle.query import (
 from thermocline.server.api.http.incoming import ClientGone
 from thermocline.server.api.http.reply import SEND_WAIT_S
 from thermocline.server.flight.messages import encode_flight_data
+from thermocline.server.flight.parameter_types import HINT_TASK, parameter_schema
 from thermocline.server.flight.statement import FlightStatement, encode_row
 
 PARAMETERS_MAX = 1_000
@@ -128,7 +129,15 @@ async def describe(parts: ApiContext, caller: Caller, sql: str) -> FlightStateme
     except Invalid:
         # The text may be one that stands alone; if it is wrong, the error is about the text itself.
         schema, names = await _describe(parts, caller, sql)
-    return FlightStatement(sql, names, schema=bytes(schema.serialize()))
+    parameters = b""
+    if names:
+        node = parts.node
+        told = await parts.reading.run(
+            lambda: node.query_pool.run_task(HINT_TASK, sql.encode(), tenant=caller.tenant)
+        )
+        found = parameter_schema(names, told, node.lake(caller.tenant))
+        parameters = bytes(found.serialize())
+    return FlightStatement(sql, names, schema=bytes(schema.serialize()), parameters=parameters)
 
 
 async def _describe(

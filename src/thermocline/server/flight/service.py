@@ -275,7 +275,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 "ActionCreatePreparedStatementResult",
                 prepared_statement_handle=handle,
                 dataset_schema=statement.schema,
-                parameter_schema=_parameter_schema(statement),
+                parameter_schema=statement.parameters,
             )
         elif action.type == "ClosePreparedStatement":
             _, request = messages.unpack(action.body)
@@ -313,17 +313,6 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _list_flights(self, call: FlightCall) -> None:
         """Send nothing: tables are listed by GetTables of Flight SQL."""
         del call
-
-
-def _parameter_schema(statement: FlightStatement) -> bytes:
-    """Return the schema of the parameters: texts, which the engine takes for any type.
-
-    The engine does not tell what type a parameter has. JDBC converts values to these types, and a
-    text is read as the type of what it is compared with; ADBC sends values with their own types.
-    """
-    if not statement.names:
-        return b""
-    return encode_schema(pa.schema([(name, pa.string()) for name in statement.names]))
 
 
 def _read_key(metadata: Any) -> str | None:

@@ -47,6 +47,8 @@ class FlightStatement:
     row: bytes = b""
     schema: bytes = b""
     """The schema of the answer, if it was asked for."""
+    parameters: bytes = b""
+    """The schema of the parameters, if there are any."""
 
     @property
     def size_bytes(self) -> int:
