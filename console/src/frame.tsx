@@ -13,6 +13,7 @@ import { HistoryScreen } from "./screen/history";
 import { EntitiesScreen } from "./screen/entities";
 import { JobsScreen } from "./screen/jobs";
 import { KeysScreen } from "./screen/keys";
+import { AlertsScreen } from "./telemetry/alerts";
 import { LogsScreen } from "./telemetry/logs";
 import { MetricsScreen } from "./telemetry/metrics";
 import { TracesScreen } from "./telemetry/traces";
@@ -24,6 +25,7 @@ const SCREENS: Record<string, [name: string, screen: Screen]> = {
   metrics: ["Metrics", MetricsScreen],
   logs: ["Logs", LogsScreen],
   traces: ["Traces", TracesScreen],
+  alerts: ["Alerts", AlertsScreen],
   tables: ["Tables", TablesScreen],
   coverage: ["Coverage", CoverageScreen],
   freshness: ["Freshness", FreshnessScreen],

@@ -298,6 +298,7 @@ SCREENS = (
     "metrics",
     "logs",
     "traces",
+    "alerts",
     "tables",
     "coverage",
     "freshness",

@@ -1,5 +1,6 @@
 """The screens of metrics, logs and traces, over what a real node took over OTLP."""
 
+import time
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -11,12 +12,14 @@ from console.test_console_screens import THEMES, WIDTHS
 from console.test_console_screens import found as found_by_axe
 from fixtures.served import ServedNode
 
+WAIT_S = 180
 SCREENS = {
     "metrics": ("#/metrics", "td a"),
     "one metric": ("#/metrics/shop_visits_total?range=6+h", ".canvas canvas"),
     "logs": ("#/logs", ".loglines li"),
     "traces": ("#/traces", "td a"),
     "one trace": (f"#/traces/{TRACE}", ".waterfall li"),
+    "alerts": ("#/alerts", "[aria-labelledby=changes] td"),
 }
 
 
@@ -24,7 +27,24 @@ SCREENS = {
 def node(tmp_path_factory):
     with ServedNode(str(tmp_path_factory.mktemp("telemetry"))).ready() as served:
         send_telemetry(served)
+        set_rules(served)
         yield SimpleNamespace(url=f"http://127.0.0.1:{served.port('api')}")
+
+
+def set_rules(served):
+    """Set a rule that fires at once and one that cannot be evaluated, and wait for both."""
+    refused = f"""
+        select service_name, '{MARKUP}' as markup, count(*) as value from logs
+        where has_token(body, 'refused') group by all"""
+    for name, query in (("refused", refused), ("broken", "select nothing from nowhere")):
+        rule = {"kind": "sql", "every": "10s", "query": query}
+        assert served.ask(f"/api/v1/alerts/rules/{name}", rule, method="PUT")[0] == 200
+    end_s = time.monotonic() + WAIT_S
+    states = {}
+    while states != {"refused": "firing", "broken": "error"}:
+        assert time.monotonic() < end_s, states
+        time.sleep(0.2)
+        states = {one["name"]: one["state"] for one in served.ask("/api/v1/alerts")[1]["rules"]}
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -126,6 +146,18 @@ def test_a_trace_id_leads_to_its_trace_and_an_orphan_is_shown(watched):
         assert [name.strip() for name in names] == ["GET /", "orphan"]
 
 
+def test_an_alert_is_shown_with_its_labels_and_a_broken_rule_with_its_error(watched):
+    with watched() as one:
+        page = one.open("#/alerts")
+        row = page.locator("[aria-labelledby=active] tbody tr")
+        row.wait_for()
+        assert "firing" in row.inner_text()
+        assert "onerror" in row.inner_text()  # a label that is markup is text
+        rules = page.locator("[aria-labelledby=rules] tbody tr").all_inner_texts()
+        assert ["refused" in rules[0], "broken" in rules[1]] == [True, True]
+        assert "nowhere" in rules[1]
+
+
 def test_a_node_without_telemetry_says_how_to_send_some(browser, tmp_path):
     from console.conftest import Watched
     from fixtures.api import serving
@@ -135,6 +167,8 @@ def test_a_node_without_telemetry_says_how_to_send_some(browser, tmp_path):
         page = one.open("#/traces")
         page.get_by_text("Send your first data").wait_for()
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in page.locator("main").inner_text()
+        one.go("#/alerts")
+        page.get_by_text("Set your first rule").wait_for()
         one.check()
         page.close()
 
