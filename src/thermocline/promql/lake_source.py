@@ -233,25 +233,7 @@ class LakeSource:
         )
         if not rows.num_rows:
             return rows
-        ranks = np.argsort(chosen.ids, kind="stable")
-        ordered = chosen.ids[ranks]
-        ids = rows.column("series_id").to_numpy()
-        at = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-        is_known = ordered[at] == ids
-        number = _numbers(chosen.labels)[ranks][at]
-        times = np.floor_divide(rows.column("ts_ns").to_numpy(), _NS_PER_MS)
-        place = np.flatnonzero(is_known)
-        order = place[_order_of(number[place], times[place])]
-        is_last = np.ones(len(order), dtype=bool)
-        is_last[:-1] = (number[order][1:] != number[order][:-1]) | (
-            times[order][1:] != times[order][:-1]
-        )
-        order = order[is_last]
-        return (
-            rows.take(pa.array(order))
-            .append_column("number", pa.array(number[order]))
-            .append_column("time_ms", pa.array(times[order]))
-        )
+        return _sort_rows(chosen, rows)
 
     def _read_target_info(
         self, alternatives: Sequence[Sequence[Matcher]], first_ms: int, last_ms: int
@@ -371,15 +353,39 @@ class _Part:
     values: Floats
 
 
-def _order_of(numbers: Ints, times_ms: Ints) -> Ints:
-    """Return the order by number and time; samples that arrive in runs are sorted fast."""
-    if not len(numbers):
-        return numbers
-    first_ms = int(times_ms.min())
-    bits = (int(times_ms.max()) - first_ms).bit_length()
-    if bits + int(numbers.max()).bit_length() > _KEY_BITS:
-        return np.lexsort((times_ms, numbers))
-    return np.argsort((numbers << bits) | (times_ms - first_ms), kind="stable")
+def _sort_rows(chosen: _Chosen, rows: pa.Table) -> pa.Table:
+    """Return the rows of the chosen series by series and time, each time once.
+
+    Number and time are one column while they are sorted: that takes a fifth of the time of two.
+    """
+    places = pc.index_in(rows.column("series_id"), value_set=pa.array(chosen.ids))
+    codes = places.combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False)
+    times = rows.column("ts_ns").to_numpy() // _NS_PER_MS
+    numbers = _numbers(chosen.labels)[codes]
+    first_ms = int(times.min())
+    bits = (int(times.max()) - first_ms).bit_length()
+    if bits + len(chosen.ids).bit_length() > _KEY_BITS:
+        raise Overloaded(
+            "the query reads too many series over too long a time", hint="use a shorter range"
+        )
+    keys = (numbers << bits) | (times - first_ms)
+    is_sorted = bool((keys[1:] > keys[:-1]).all())
+    order = None
+    if (codes < 0).any():
+        order = np.flatnonzero(codes >= 0)
+        order = order[np.argsort(keys[order], kind="stable")]
+    elif not is_sorted:
+        order = np.argsort(keys, kind="stable")
+    found = rows.drop_columns(["series_id", "ts_ns"])
+    if order is not None:
+        keys = keys[order]
+        is_last = np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), dtype=bool))
+        if not is_last.all():
+            order, keys = order[is_last], keys[is_last]
+        found = found.take(pa.array(order))
+    return found.append_column("number", pa.array(keys >> bits)).append_column(
+        "time_ms", pa.array((keys & ((1 << bits) - 1)) + first_ms)
+    )
 
 
 def _catalog_text(columns: str, table: str, rest: str = "") -> str:
