@@ -288,7 +288,11 @@ class TimeSeriesTable:
         }
         writer = {name: value for name, value in given.items() if value is not None}
         options = AppendOptions(overlap, evolve, txn, writer=writer)
-        return self.cold.append_stream(open_row_stream(data), options)[1]
+        return self.cold.append_stream(self._open_rows(data), options)[1]
+
+    def _open_rows(self, data: Any) -> pa.RecordBatchReader:
+        """Return a caller's rows as a stream, with a pandas index as the time column."""
+        return open_row_stream(data, self.cold.state().spec.time_column)
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
@@ -352,7 +356,7 @@ class TimeSeriesTable:
         chosen = None if columns is None else list_names(columns, "columns")
         if expected_version is not None:
             check_count(expected_version, "expected_version", 1)
-        data = open_row_stream(rows)
+        data = self._open_rows(rows)
         table = pa.Table.from_batches(read_row_stream(data), data.schema)
         return self.cold.update(table, UpdateOptions(chosen, inserts, expected_version))
 

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -124,7 +125,11 @@ class ClientTable:
 
     def _arrow_table(self, rows: Any, *, evolve: bool) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__"):
-            return rows_table(rows, Schema(), _NO_SPEC)
+            if type(rows).__module__.partition(".")[0] != "pandas":
+                return rows_table(rows, Schema(), _NO_SPEC)
+            # The index of a frame may be the time column, whose name the node knows.
+            named = replace(_NO_SPEC, time_column=self.info()["time_column"])
+            return rows_table(rows, Schema(), named)
         # Python values get the table's types, which the node has to be asked for.
         info = self.info()
         bucket, zone = decode_bucket(info["bucket"], info["index_type"]), info["timezone"]

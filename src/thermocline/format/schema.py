@@ -44,7 +44,7 @@ METADATA_BYTES_MAX = 1 << 20
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 """Keys and values that a user attached to a column or to the table."""
 _METADATA_OF_FILES = frozenset({b"pandas", b"writer.model.name", b"parquet.avro.schema"})
-_METADATA_OF_FORMATS = (b"ARROW:", b"PARQUET:", b"org.apache.spark.")
+_METADATA_OF_FORMATS = (b"ARROW:", b"PARQUET:", b"org.apache.spark.", b"_PL_")
 INDEX_BITS_MIN = 32
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from thermocline.cold.segment.parquet import coerce_batch, items_of_maps, validate_batch
-from thermocline.cold.segment.stage import open_row_stream, read_row_stream
+from thermocline.cold.segment.stage import has_unnamed_index, open_row_stream, read_row_stream
 from thermocline.errors import Invalid
 from thermocline.format.log.action import TableSpec
 from thermocline.format.schema import (
@@ -56,9 +56,9 @@ def rows_table(data: Any, schema: Schema, spec: TableSpec, *, may_widen: bool = 
         data = [data]
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return _table_from_mappings(data, schema, spec, may_widen=may_widen)
-    if isinstance(data, pa.Table):
+    if isinstance(data, pa.Table) and not has_unnamed_index(data.schema):
         return data
-    stream = open_row_stream(data)
+    stream = open_row_stream(data, spec.time_column)
     return pa.Table.from_batches(read_row_stream(stream), stream.schema)
 
 

@@ -300,8 +300,12 @@ def read_parquet(file: pq.ParquetFile, source: str) -> Iterator[pa.RecordBatch]:
         raise _unreadable_error(source, error) from error
 
 
-def open_row_stream(data: Any) -> pa.RecordBatchReader:
-    """Return a caller's rows as a stream; `Invalid` for an object without an Arrow stream."""
+def open_row_stream(data: Any, time_column: str | None = None) -> pa.RecordBatchReader:
+    """Return a caller's rows as a stream; `Invalid` for an object without an Arrow stream.
+
+    The unnamed index of a pandas frame is the time column if the frame lacks that column and the
+    index has times. Row numbers are dropped, and any other unnamed index is refused.
+    """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, type) or not hasattr(data, "__arrow_c_stream__"):
@@ -311,7 +315,7 @@ def open_row_stream(data: Any) -> pa.RecordBatchReader:
             type=type(data).__name__,
         )
     try:
-        return pa.RecordBatchReader.from_stream(data)
+        return _settle_pandas_index(pa.RecordBatchReader.from_stream(data), time_column)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise Invalid(
             "this is not a stream of rows",
@@ -319,6 +323,46 @@ def open_row_stream(data: Any) -> pa.RecordBatchReader:
             type=type(data).__name__,
             why=str(error),
         ) from error
+
+
+def _list_unnamed(names: Sequence[str]) -> list[str]:
+    """Return the columns that Arrow makes of the levels of a pandas index without a name."""
+    return [name for name in names if name.startswith("__index_level_")]
+
+
+def has_unnamed_index(schema: pa.Schema) -> bool:
+    """Tell whether a column comes from a pandas index without a name."""
+    return bool(_list_unnamed(schema.names))
+
+
+def _settle_pandas_index(
+    stream: pa.RecordBatchReader, time_column: str | None
+) -> pa.RecordBatchReader:
+    """Return a stream without the columns that pandas makes of an index without a name."""
+    names = stream.schema.names
+    unnamed = _list_unnamed(names)
+    if not unnamed or time_column is None:
+        return stream
+    kept: dict[str, str] = {name: name for name in names if name not in unnamed}
+    for name in unnamed:
+        kind = stream.schema.field(name).type
+        if pa.types.is_timestamp(kind) and time_column not in kept.values():
+            kept[name] = time_column
+        elif not pa.types.is_integer(kind):
+            raise Invalid(
+                "the index of the frame has no name",
+                hint="name it with rename_axis, or drop it with reset_index(drop=True)",
+                type=str(kind),
+            )
+    fields = [stream.schema.field(name).with_name(kept[name]) for name in kept]
+    schema = pa.schema(fields, stream.schema.metadata)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in stream:
+            columns = [batch.column(name) for name in kept]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def read_row_stream(data: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
