@@ -1,5 +1,6 @@
 """Rules: read strictly, kept exactly, and run over the past."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ from thermocline.alert.evaluate import ask_lake, evaluate, find_alerts
 from thermocline.alert.payload import encode_payload, fill
 from thermocline.alert.rule import parse_rule, read_rules, rule_fields
 from thermocline.alert.rule_book import put_rule, read_rule_book, remove_rule
-from thermocline.errors import Invalid, NotFound, Overloaded, Unsupported
+from thermocline.errors import Invalid, NotFound, Overloaded
 from thermocline.format.instant import from_datetime
+from thermocline.ingest.otlp.tables import METRIC_POINTS
 
 BASE = datetime(2024, 6, 1, tzinfo=UTC)
 SQL_RULE = {
@@ -58,7 +60,6 @@ def test_a_rule_is_kept_as_it_was_written():
     ("change", "error"),
     [
         ({"kind": "magic"}, Invalid),
-        ({"kind": "promql", "query": "up == 0"}, Unsupported),
         ({"name": "a b"}, Invalid),
         ({"every": "1s"}, Invalid),
         ({"every": True}, Invalid),
@@ -174,3 +175,40 @@ def test_texts_of_an_alert_have_its_labels_and_value():
         "{value}: 2.5 {other}",
     )
     assert callable(encode_payload)
+
+
+def test_each_series_of_a_promql_rule_is_an_alert(tmp_path):
+    with opened(tmp_path / "lake") as lake:
+        options = METRIC_POINTS.creation_options()
+        table = lake.create_table("metric_points", schema=METRIC_POINTS.schema, **options)
+        rows = []
+        for second in range(0, 600, 15):
+            at = BASE + timedelta(seconds=second)
+            for place, (host, value) in enumerate(
+                (("a", 5.0), ("b", 90.0 if second > 300 else 1.0))
+            ):
+                rows.append(
+                    {
+                        "ts": at,
+                        "ts_ns": from_datetime(at),
+                        "series_id": place,
+                        "metric": "queue.depth",
+                        "type": "gauge",
+                        "attributes": f'{{"host":"{host}"}}',
+                        "resource": "{}",
+                        "service_name": "shop",
+                        "value": value,
+                        "flags": 0,
+                    }
+                )
+        table.write(rows)
+        rule = {"name": "deep", "kind": "promql", "query": "queue_depth > 50", "every": "1m"}
+        start_ns, end_ns = (from_datetime(BASE + timedelta(minutes=n)) for n in (1, 9))
+        found = list(run_over(lake, parse_rule(rule), start_ns, end_ns, ask_lake(lake)))
+        assert [(one.state, json.loads(one.labels)["host"], one.value) for one in found] == [
+            ("firing", "b", 90.0)
+        ]
+        assert (found[0].at_ns - from_datetime(BASE)) // 60_000_000_000 == 6
+        scalar = parse_rule({**rule, "query": "1 > bool 0"})
+        with pytest.raises(Invalid, match="instant vector"):
+            evaluate(lake, scalar, end_ns, ask_lake(lake))

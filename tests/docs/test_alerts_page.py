@@ -3,13 +3,11 @@
 import re
 from pathlib import Path
 
-import pytest
-
 import thermocline as tc
 from thermocline.alert import alerter, evaluate, rule, rule_book, state, webhook
 from thermocline.alert.evaluate import ask_lake
 from thermocline.alert.history import HISTORY, AlertHistory
-from thermocline.alert.rule import parse_rule, read_rules
+from thermocline.alert.rule import read_rules
 from thermocline.alert.rule_book import put_rule, read_rule_book
 from thermocline.config import AlertSettings
 from thermocline.ingest.otlp.tables import LOGS, METRIC_POINTS
@@ -26,7 +24,7 @@ def test_the_rules_and_queries_of_the_page_run(tmp_path):
     (text,) = blocks("toml")
     path.write_text(text)
     rules = read_rules(str(path))
-    assert {one.kind for one in rules} == set(rule.SUPPORTED_KINDS)
+    assert {one.kind for one in rules} == set(rule.KINDS)
     with tc.connect(tmp_path / "lake") as lake:
         for table in (LOGS, METRIC_POINTS):
             made = lake.create_table(table.name, **table.creation_options(), schema=table.schema)
@@ -63,8 +61,3 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
     assert AlertSettings().alert_rules_max == rule_book.RULES_MAX_DEFAULT
     for word in (state.PENDING, state.FIRING, state.RESOLVED, state.CLEARED):
         assert f"| `{word}` |" in PAGE
-
-
-def test_a_kind_without_an_evaluator_is_refused_by_name():
-    with pytest.raises(tc.Unsupported, match="promql"):
-        parse_rule({"name": "p", "kind": "promql", "query": "up == 0"})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thermocline.alert.evaluate import AskSql, due_at, evaluate
+from thermocline.alert.evaluate import DEADLINE_S_DEFAULT, AskSql, due_at, evaluate
 from thermocline.alert.history import (
     BEAT,
     DELIVERED,
@@ -93,12 +93,14 @@ class LakeAlerts:
         attempt: Attempt,
         ask: AskSql,
         *,
+        deadline_s: float = DEADLINE_S_DEFAULT,
         now_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lake = lake
         self._attempt = attempt
         self._ask = ask
+        self._deadline_s = deadline_s
         self._now_ns = now_ns
         self._monotonic_s = monotonic_s
         self._history = AlertHistory(lake, now_ns)
@@ -161,7 +163,7 @@ class LakeAlerts:
     def _evaluate(self, rule: Rule, at_ns: int) -> None:
         error = ""
         try:
-            found = evaluate(self._lake, rule, at_ns, self._ask)
+            found = evaluate(self._lake, rule, at_ns, self._ask, self._deadline_s)
             self._record(rule, found, at_ns)
         except ThermoclineError as caught:
             error = str(caught).splitlines()[0][:500]

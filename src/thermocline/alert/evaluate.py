@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from thermocline.alert.rule import DEADMAN, GAP, SILENCE, SQL, Rule
+from thermocline.alert.rule import DEADMAN, GAP, PROMQL, SILENCE, SQL, Rule
 from thermocline.alert.state import encode_labels
 from thermocline.errors import Invalid, Overloaded, ThermoclineError, Unsupported
 from thermocline.format.bucket import parse_duration_s
@@ -26,6 +26,8 @@ from thermocline.format.instant import NS_PER_S, parse_instant, to_datetime
 ALERTS_MAX = 1_000
 LABEL_LENGTH_MAX = 1_000
 VALUE = "value"
+NS_PER_MS = 1_000_000
+DEADLINE_S_DEFAULT = 60.0
 
 AskSql = Callable[[str, Mapping[str, Any] | None], pa.Table]
 """Answers one SELECT with parameters, within a deadline; at most `ALERTS_MAX` + 1 rows matter."""
@@ -49,19 +51,50 @@ def ask_lake(lake: Any, timeout_s: float | None = None) -> AskSql:
     return ask
 
 
-def evaluate(lake: Any, rule: Rule, now_ns: int, ask: AskSql) -> dict[str, float | None]:
+def ask_promql(lake: Any, query: str, now_ns: int, timeout_s: float) -> dict[str, float | None]:
+    """Return the series of a PromQL expression at an instant, each as an alert."""
+    if not hasattr(lake, "node"):
+        hint = "test it on the node: POST /api/v1/alerts/test"
+        raise Unsupported("a rule of PromQL is evaluated by the node of the lake", hint=hint)
+    from thermocline.promql.labels import NAME
+    from thermocline.promql.reader import evaluate_instant_on
+    from thermocline.promql.values import SeriesVector
+
+    answer = evaluate_instant_on(lake, query, now_ns // NS_PER_MS, timeout_s=timeout_s)
+    vector = answer.value
+    if not isinstance(vector, SeriesVector):
+        hint = "compare a vector: rate(shop_visits_total[5m]) < 1"
+        raise Invalid("the expression of a rule must return an instant vector", hint=hint)
+    if len(vector) > ALERTS_MAX:
+        raise _too_many()
+    found: dict[str, float | None] = {}
+    for labels, value in zip(vector.labels, vector.values[:, 0].tolist(), strict=True):
+        named = {name: text for name, text in dict(labels).items() if name != NAME}
+        key = encode_labels(named)
+        if key in found:
+            hint = "aggregate by the labels that tell alerts apart"
+            raise Invalid("two series of a rule have the same labels", hint=hint, labels=key[:200])
+        found[key] = value if math.isfinite(value) else None
+    return found
+
+
+def evaluate(
+    lake: Any, rule: Rule, now_ns: int, ask: AskSql, timeout_s: float = DEADLINE_S_DEFAULT
+) -> dict[str, float | None]:
     """Return the alerts that a rule finds at an instant, by their labels."""
     now = to_datetime(now_ns).astimezone(UTC)
     if rule.kind == DEADMAN:
         return {encode_labels({}): 1.0}
     if rule.kind == SQL:
         return find_alerts(ask(rule.query, {"now": now} if rule.uses_now else None))
+    if rule.kind == PROMQL:
+        return ask_promql(lake, rule.query, now_ns, timeout_s)
     if rule.kind == GAP:
         return _find_gaps(lake.table(rule.table), rule, now)
     if rule.kind == SILENCE:
         rows = lake.table(rule.table).silent_entities(now - timedelta(seconds=rule.within_s), now)
         return _alerts_by_entity(rows, lambda row: None)
-    raise Unsupported("this version cannot evaluate the rule", rule=rule.name, kind=rule.kind)
+    raise Invalid("unknown kind of rule", rule=rule.name, kind=rule.kind)
 
 
 def find_alerts(rows: pa.Table) -> dict[str, float | None]:

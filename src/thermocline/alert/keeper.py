@@ -182,7 +182,8 @@ class AlertKeeper:
             headers = target_headers(delivery_id, body, key, int(time.time()))
             send(url, body, headers, self._allowed)
 
-        return LakeAlerts(lake, attempt, ask_lake(lake, self._settings.alert_deadline_s))
+        limit_s = self._settings.alert_deadline_s
+        return LakeAlerts(lake, attempt, ask_lake(lake, limit_s), deadline_s=limit_s)
 
     def notice_change(self, tenant: str) -> None:
         """Read the rules of a tenant again at the next look: this process has changed them."""

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from thermocline.errors import Invalid, NotFound, Unsupported
+from thermocline.errors import Invalid, NotFound
 from thermocline.format.bucket import parse_duration_s
 
 SQL, PROMQL, GAP, SILENCE, DEADMAN = "sql", "promql", "gap", "silence", "deadman"
 KINDS = (SQL, PROMQL, GAP, SILENCE, DEADMAN)
-SUPPORTED_KINDS = (SQL, GAP, SILENCE, DEADMAN)
 EVERY_S_MIN = 10
 EVERY_S_MAX = 86_400
 REPEAT_S_MIN = 60
@@ -122,12 +121,6 @@ def _check_kind(given: Mapping[str, Any], name: str, kind: str) -> None:
     if kind not in KINDS:
         raise Invalid(
             "unknown kind of rule", hint=f"use one of {', '.join(KINDS)}", rule=name, kind=kind
-        )
-    if kind not in SUPPORTED_KINDS:
-        raise Unsupported(
-            f"rules of kind {kind} are not supported by this version",
-            hint="write the rule in SQL: rate('metric_points', '5m') is a table",
-            rule=name,
         )
     missing = sorted(_NEEDED[kind] - given.keys())
     excess = sorted((_KIND_FIELDS & given.keys()) - _ALLOWED[kind])
