@@ -284,6 +284,7 @@ class LakeTable(TimeSeriesTable):
             # The journal would write so many rows twice: to the journal, then to a segment.
             reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
             self.cold.append(reader, AppendOptions(overlap="allow", requests=requests))
+            hot.announce(batch)
             return _completed_future(batch.num_rows)
         return hot.submit(
             state.schema_id, batch, wait_s=wait_s, requests=requests, result=batch.num_rows

@@ -13,6 +13,7 @@ Out:  durable rows; snapshots; journal files removed once every table has passed
   whose journal was replaced acknowledges no write and flushes nothing.
 """
 
+import logging
 import os
 import threading
 import time as clock
@@ -46,6 +47,11 @@ from thermocline.hot.wal.reader import JournalReader
 from thermocline.hot.wal.recovery import Recovery, RecoveryReport
 from thermocline.hot.wal.repair.quarantine import MarkOf, list_quarantine
 from thermocline.hot.wal.retired_marks import read_retired, write_retired
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[pa.RecordBatch], None]
+"""Receives rows that have become durable and visible."""
 
 
 class WalTier:
@@ -134,6 +140,11 @@ class WalTier:
             return list(self._tables.values())
 
     @property
+    def changing(self) -> threading.Condition:
+        """The lock of changes to what is hot."""
+        return self._changed
+
+    @property
     def next_lsn(self) -> Lsn:
         """The lsn of the next write."""
         return self._journal.next_lsn
@@ -192,6 +203,7 @@ class WalTier:
             self._hot_bytes += table.buffer.size_bytes - before - reserved_bytes
             self._changed.notify_all()
             self._last_lsns.setdefault(self._journal.number, {})[table.table_id] = lsn
+        table.announce(payload.batch)
 
     def freeze(self, table: "WalTable") -> FrozenParts | None:
         """Return what the next flush of a table carries, or None when it has no hot rows.
@@ -303,6 +315,30 @@ class WalTable:
         self.table_id = table_id
         self.buffer = buffer
         self.hot_since_s = clock.monotonic() if buffer.snapshot().parts else None
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: "Listener") -> Callable[[], None]:
+        """Call a function with all rows that become visible from now on; return what ends that.
+
+        It is called once for each write, in the order of the writes, and must neither wait nor
+        raise: it may run in the journal thread.
+        """
+        with self._tier.changing:
+            self._listeners = (*self._listeners, listener)
+
+        def end() -> None:
+            with self._tier.changing:
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return end
+
+    def announce(self, batch: pa.RecordBatch) -> None:
+        """Call the listeners with rows that are durable and visible."""
+        for listener in self._listeners:
+            try:
+                listener(batch)
+            except Exception:
+                logger.exception("a listener to hot rows failed; the rows are stored")
 
     @property
     def source(self) -> str:

@@ -19,6 +19,7 @@ from thermocline.server.access.guard import Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
 from thermocline.server.api.failed_queries import FailedQueries
+from thermocline.server.api.open_tails import OpenTails
 from thermocline.server.api.threads import WorkerThreads
 from thermocline.server.observe.health import Health
 from thermocline.server.observe.log import EventLog
@@ -43,6 +44,7 @@ class ApiContext:
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     hosts: Collection[str] = LOOPBACK_NAMES
     alerts: AlertKeeper | None = None
+    tails: OpenTails = field(default_factory=OpenTails)
     failed_queries: FailedQueries = field(default_factory=FailedQueries)
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.

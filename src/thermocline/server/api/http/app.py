@@ -286,6 +286,7 @@ class _PathHandler:
             body=await self._read_body(route, caller, headers, receive, reservation),
             http_version=scope.get("http_version", "1.1"),
             receive=receive,
+            is_head=scope["method"] == "HEAD",
         )
         if route.stream is not None:
             await route.stream(call, send)

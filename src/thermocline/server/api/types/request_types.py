@@ -137,6 +137,16 @@ class RuleRequest(StrictRequest):
     webhooks: Annotated[list[Text], Meta(max_length=5)] = []
 
 
+class TailParams(StrictRequest):
+    """Which rows of a live tail to send, and for how long."""
+
+    where: Annotated[str, Meta(max_length=100_000, description="a condition in SQL")] | None = None
+    columns: (
+        Annotated[str, Meta(max_length=10_000, description="names with commas; else all")] | None
+    ) = None
+    seconds: Annotated[float, Meta(ge=1, le=3_600)] = 3_600.0
+
+
 class RuleTestRequest(StrictRequest):
     """A rule, by its name or in full, and the stretch of the past to run it over."""
 

@@ -43,6 +43,7 @@ class ApiRequest:
     body: Any
     http_version: str
     receive: Receive
+    is_head: bool = False
 
     @property
     def lake(self) -> Lake:

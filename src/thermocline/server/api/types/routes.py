@@ -26,6 +26,7 @@ from thermocline.server.api.handle import (
     query,
     table,
     table_writes,
+    tail,
 )
 from thermocline.server.api.types import request_types, response_types
 from thermocline.server.api.types.route import (
@@ -208,6 +209,23 @@ def _change_routes() -> Iterator[ApiRoute]:
             errors=(404, 409, 503),
             description=ROW_WAIT,
         )
+
+
+def _tail_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "GET",
+        f"{TABLE}/tail",
+        "query",
+        "tail",
+        "Send rows as they become durable, as server-sent events",
+        bytes,
+        stream=tail.tail,
+        params_type=request_types.TailParams,
+        forms=(tail.MEDIA_TYPE,),
+        errors=(404, 429, 503),
+        description="Events `rows` have JSON lines; the event `end` says why the stream ends. A "
+        "client that reads too slowly gets `end` with the reason `slow`, never a gap.",
+    )
 
 
 def _alert_routes() -> Iterator[ApiRoute]:
@@ -770,6 +788,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_row_routes(),
     *_change_routes(),
     *_verb_routes(),
+    *_tail_routes(),
     *_alert_routes(),
     *_contract_routes(),
     *_collection_routes(),
