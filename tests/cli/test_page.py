@@ -147,6 +147,12 @@ def test_the_examples_run_in_their_order(tmp_path, entity_node):
     put_journal(tmp_path / "lake", written((3, 2)))
     put_lost_keys(tmp_path / "damaged-node")
     (tmp_path / "rules.toml").write_text(RULES)
+    entity_node.node.lake().create_table(
+        "logs",
+        time_column="ts",
+        bucket="1h",
+        schema={"ts": "timestamp[us, tz=UTC]", "body": "string"},
+    )
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
         cwd=tmp_path,

@@ -68,8 +68,8 @@ def schema(node):
 def test_L11_no_request_that_fits_the_document_or_nearly_does_breaks_the_node(
     node, schema, route, has_names
 ):
-    if has_names and "{name}" not in route.path:
-        return
+    if has_names and ("{name}" not in route.path or route.name == "tail"):
+        return  # a tail of a table has no end: it has tests of its own
     make_prices_again(node)
     operation = schema[route.path][route.method]
     statuses = set()

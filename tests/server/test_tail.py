@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.api import serving
+from thermocline.cli.main import run
 from thermocline.errors import Overloaded
 from thermocline.server.api.handle import tail
 from thermocline.server.api.handle.tail import TailBuffer
@@ -169,3 +170,29 @@ def test_a_tenant_opens_a_bounded_number_of_tails(node):
     tails.enter("b")
     tails.leave("a")
     tails.enter("a")
+
+
+def test_the_command_prints_rows_and_says_what_is_wrong(node, capfd, monkeypatch):
+    monkeypatch.setenv("THERMOCLINE_URL", node.url)
+    monkeypatch.setenv("THERMOCLINE_API_KEY", node.key)
+    stop = threading.Event()
+
+    def keep_writing():
+        while not stop.wait(0.2):
+            write(node, 5, body="two\nlines")
+
+    writing = threading.Thread(target=keep_writing)
+    writing.start()
+    try:
+        words = ["tail", "logs", "--column", "n", "--column", "body", "--where", "n = 5"]
+        assert run([*words, "--seconds", "6"]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert set(lines) == {"5  two\\nlines"}
+        assert run([*words, "--seconds", "6", "--json"]) == 0
+        rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert rows[0] == {"n": 5, "body": "two\nlines"}
+    finally:
+        stop.set()
+        writing.join()
+    assert run(["tail", "logs", "--where", "n >"]) == 2
+    assert run(["tail", "none"]) == 3

@@ -25,7 +25,7 @@ from thermocline.cli.argument import examples
 from thermocline.cli.entity import entity, schema
 from thermocline.cli.node import alert, backup, doctor, journal, key, serve, status, tenant
 from thermocline.cli.pipeline import pipeline, worker
-from thermocline.cli.table import column, coverage, info, lake, maintenance, write
+from thermocline.cli.table import column, coverage, info, lake, maintenance, tail, write
 from thermocline.cli.table.target import offer_nodes
 from thermocline.cli.terminal.report_error import (
     EXIT_BUG,
@@ -100,6 +100,7 @@ for _group, _commands in (
     (app, demo.COMMANDS),
     (app, offer_nodes(coverage.COMMANDS)),
     (app, offer_nodes(sql.COMMANDS)),
+    (app, tail.COMMANDS),
     (context_app, context.COMMANDS),
     (app, mcp.COMMANDS),
     (app, serve.COMMANDS),

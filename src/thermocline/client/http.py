@@ -181,6 +181,27 @@ class Wire:
             raise self.lost_error(error, is_read=True) from error
         raise response_error(response)
 
+    def open_stream(self, path: str, quiet_s_max: float, **params: Any) -> httpx2.Response:
+        """Return an answer without an end that is known, with the body still to come.
+
+        Reading it fails when nothing comes for `quiet_s_max`.
+        """
+        self._check_open()
+        request = self._http.build_request(
+            "GET",
+            path,
+            params=_query_params(params),
+            timeout=httpx2.Timeout(quiet_s_max, connect=min(self.timeout_s, CONNECT_S_MAX)),
+        )
+        try:
+            response = self._http.send(request, stream=True)
+            if response.is_success:
+                return response
+            response.read()
+        except httpx2.HTTPError as error:
+            raise self.lost_error(error, is_read=True) from error
+        raise response_error(response)
+
     def lost_error(self, error: httpx2.HTTPError, *, is_read: bool) -> ThermoclineError:
         """Return the error of a request that was not answered."""
         facts = {"url": self.url, "why": type(error).__name__}
