@@ -32,6 +32,7 @@ from thermocline.client.entity import ClientEntityTable
 from thermocline.cold.coverage_report import CoverageReport
 from thermocline.config import LakeSettings, read_lake_settings
 from thermocline.entity.table import EntityTable
+from thermocline.iceberg.publish import publish
 from thermocline.lake import Lake
 from thermocline.lake_table import LakeTable
 from thermocline.table import new_spec
@@ -525,6 +526,16 @@ def test_connect_accepts_any_kind_or_refuses_it_by_our_errors(world, argument):
         given = {"place": world.folder / world.name(), argument: make()}
         if outcome := odd_outcome(connect, **given):
             odd[word] = outcome
+    assert not odd, shown(odd)
+
+
+@pytest.mark.parametrize("argument", [*arguments(publish)])
+def test_publish_accepts_any_kind_or_refuses_it_by_our_errors(world, argument):
+    odd, table = {}, cold_table(world)
+    for word, make in WRONG.items():
+        if outcome := odd_outcome(publish, **{"table": table, argument: make()}):
+            odd[word] = outcome
+    check_cold(world, table)
     assert not odd, shown(odd)
 
 

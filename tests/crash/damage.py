@@ -586,7 +586,8 @@ QUESTIONS: dict[str, Callable[[Path], object]] = {
 }
 
 
-_OF_ONE_TABLE = {"commit", "checkpoint", "base", "current", "segment", "segment coverage"}
+_OF_THE_LOG = {"commit", "checkpoint", "base", "current"}
+_OF_ONE_TABLE = {*_OF_THE_LOG, "segment", "segment coverage", "segment tokens"}
 _OF_ICEBERG = {kind for kind in KINDS if kind.startswith("Iceberg")}
 ASKED_ABOUT: dict[str, set[str]] = {
     "dropped": {"dropped table", "table name", "lake identity"},

@@ -5,6 +5,7 @@ import os
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from test_gate import HOSTILE
 
 from fixtures.lake import rows
 from thermocline.cold.segment.row_reader import RowReader
-from thermocline.errors import Invalid, NotFound, Unavailable
+from thermocline.errors import Corruption, Invalid, NotFound, Unavailable
 from thermocline.query.session import STATEMENTS_KEPT_MAX, Session
 from thermocline.table import TimeSeriesTable
 
@@ -107,6 +108,16 @@ def test_a_plain_parquet_file_is_a_table(session, prices, parquet, count):
         session.sql("select * from names as of version 1")
     with pytest.raises(Invalid):
         session.sql("select * from gaps('names')")
+
+
+def test_D01_a_damaged_file_is_corruption_for_the_list_of_columns_too(session, parquet):
+    path = parquet(pa.table({"a": [1]}), "damaged.parquet")
+    session.register_parquet("damaged", path)
+    path = Path(path)
+    path.write_bytes(path.read_bytes()[:-6])
+    for query in ("select a from damaged", "select * from information_schema.columns"):
+        with pytest.raises(Corruption):
+            session.sql(query)
 
 
 def test_a_parquet_file_that_is_written_again_is_read_again(session, prices, parquet, count):

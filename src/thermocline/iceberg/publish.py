@@ -22,6 +22,7 @@ from thermocline.cold.compact.rewrite import (
 )
 from thermocline.cold.table import ColdTable
 from thermocline.errors import Invalid, Unsupported
+from thermocline.format.argument import check_count, check_flag, wrong_kind
 from thermocline.format.log.action import Segment
 from thermocline.format.log.state import TableState
 from thermocline.iceberg.columns import check_types
@@ -31,6 +32,7 @@ from thermocline.iceberg.publication import Publication, PublishedTable
 PUBLISHED_FOLDER = "metadata"
 PUBLISHED_PIN = "iceberg-published"
 LEASE_S_DEFAULT = 30 * 86_400
+LEASE_S_MAX = 10 * 366 * 86_400
 
 
 def publish(table: Any, *, lease_s: int = LEASE_S_DEFAULT, rewrite: bool = False) -> PublishedTable:
@@ -40,10 +42,14 @@ def publish(table: Any, *, lease_s: int = LEASE_S_DEFAULT, rewrite: bool = False
     published version for `lease_s`. With `rewrite`, files that Iceberg cannot read as columns of
     the table are rewritten first. `Unsupported` names what Iceberg would show wrongly.
     """
-    cold = table if isinstance(table, ColdTable) else table.cold
-    if lease_s <= 0:
-        raise Invalid("the lease is not positive", hint="use at least 1s", lease_s=lease_s)
-    if rewrite:
+    cold = getattr(table, "cold", table)
+    if not isinstance(cold, ColdTable):
+        hint = "open it with TimeSeriesTable.open; a node publishes its tables itself"
+        raise wrong_kind("not a table of this process", hint, "table", table)
+    if check_count(lease_s, "lease_s", 1) > LEASE_S_MAX:
+        hint = "publish again before the lease ends"
+        raise Invalid("the lease is too long", hint=hint, lease_s=lease_s, lease_s_max=LEASE_S_MAX)
+    if check_flag(rewrite, "rewrite"):
         rewrite_files(cold)
     return open_published(cold).publish(lease_s)
 

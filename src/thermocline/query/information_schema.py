@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from thermocline.errors import Unavailable
+from thermocline.errors import Corruption, Invalid, Unavailable
 from thermocline.query.source import QuerySnapshot, Source
 from thermocline.query.sql.engine_types import engine_type
 from thermocline.query.sql.gate import CATALOG_SCHEMA, MAIN_SCHEMA
@@ -77,9 +77,24 @@ def _columns(source: Source, snapshot: QuerySnapshot) -> list[tuple[str, pa.Data
         return [(one.name, one.type, one.nullable) for one in columns_of(state)]
     try:
         schemas = [pq.read_schema(path) for path in source.paths]
-        schema = pa.unify_schemas(schemas, promote_options="permissive")
-    except (OSError, pa.ArrowException) as error:
+    except pa.ArrowException as error:
+        raise Corruption(
+            "a registered file cannot be read as Parquet",
+            hint="check the file",
+            table=source.name,
+            error=str(error),
+        ) from error
+    except OSError as error:
         raise Unavailable(
             "a registered file cannot be read", hint="check the file", table=source.name
+        ) from error
+    try:
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise Invalid(
+            "the registered files have columns of types that do not go together",
+            hint="register files with the same columns under one name",
+            table=source.name,
+            error=str(error),
         ) from error
     return [(field.name, field.type, field.nullable) for field in schema]
