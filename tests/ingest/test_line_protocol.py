@@ -53,6 +53,9 @@ def test_escapes_are_read():
         ("m a=1_0", 0, "a line that is not line protocol (1)"),
         ("m a=99999999999999999999i", 0, "an integer beyond int64 (1)"),
         ("m a=1 99999999999999999999", 0, "a time beyond int64 nanoseconds (1)"),
+        ("m a=1e999", 0, "a number beyond a double (1)"),
+        ("m a=1,,b=2", 0, "a line that is not line protocol (1)"),
+        ('m text="a\nb value=2 1\n",n=1 5', 1, "a field that is a text (1)"),
         ("\udcff a=1", 0, "a line that is not line protocol (1)"),
     ],
 )
@@ -61,6 +64,17 @@ def test_what_is_refused_is_named_and_the_rest_is_accepted(line, accepted, reaso
     decoded = decode_lines(data, 1, ARRIVED_NS, DecodeLimits())
     assert decoded.accepted == accepted + 1
     assert reason in decoded.message
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1e"])
+def test_a_line_ends_at_a_line_feed_alone(mark):
+    (row,) = rows(decode(f"m,tag=a{mark}b value=1 5\r\n"))
+    assert (row["metric"], json.loads(row["attributes"])) == ("m_value", {"tag": f"a{mark}b"})
+
+
+def test_a_quote_in_a_tag_opens_no_text():
+    found = rows(decode('m,tag="a value=1 5\nm,tag="b value=2 6'))
+    assert [row["value"] for row in found] == [1.0, 2.0]
 
 
 def test_more_values_than_the_limit_are_refused():

@@ -170,6 +170,14 @@ def test_a_series_without_a_name_is_refused_alone():
     assert "labels that are not valid (1)" in decoded.message
 
 
+@pytest.mark.parametrize("time_ms", [-(2**63), 2**63 - 1, -(2**44)])
+def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_name(time_ms):
+    series = [({"__name__": "b"}, [(time_ms, 1.0), (5, 2.0)])]
+    decoded = decode_remote_write(encode(series, 1), 1, DecodeLimits())
+    assert (decoded.accepted, decoded.rejected) == (1, 1)
+    assert "a time beyond int64 nanoseconds (1)" in decoded.message
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_damaged_request_is_refused_or_read_and_never_more(form, version):
     choose = random.Random(version)

@@ -5,12 +5,15 @@ Out:  a batch with a row for each field that is a number or a boolean
 
 - The metric is measurement and field with `_` between them, a gauge. Tags are attributes;
   `service.name` or `service` and `host` are also the columns for them. The scope is `influx`.
+- Lines end at a line feed alone. A text between quotes may hold one, and is no line.
 - A field that is a text is refused by name and counted, and so is a line that is malformed: the
   other lines are accepted.
 - A line without a time has the time of its arrival.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +37,14 @@ TEXT_FIELD = "a field that is a text"
 BAD_LINE = "a line that is not line protocol"
 BAD_TIME = "a time beyond int64 nanoseconds"
 BAD_NUMBER = "an integer beyond int64"
+BAD_DOUBLE = "a number beyond a double"
 
 _LINE = re.compile(
     r"^((?:\\.|[^\\ ])+) +((?:\"(?:\\.|[^\"\\])*\"|\\.|[^\\\" ])+)(?: +(-?\d{1,20}))?\s*$",
     re.DOTALL,
+)
+_WHOLE_LINE = re.compile(  # the text of a field may go on over several lines
+    r"(?:(?:\\[^\n]|[^\\ \n])+ +(?:=\"(?:\\.|[^\"\\])*\"|\\[^\n]|[^\\\n])*)?[^\n]*", re.DOTALL
 )
 _COMMA = re.compile(r"((?:\"(?:\\.|[^\"\\])*\"|\\.|[^\\\",])+)(?:,|$)", re.DOTALL)
 _PAIR = re.compile(r"^((?:\\.|[^\\=])+)=(.+)$", re.DOTALL)
@@ -78,7 +85,7 @@ def decode_lines(data: Data, unit_ns: int, arrived_ns: int, limits: DecodeLimits
     """Return the rows of lines; `BodyTooLarge` when there are more than the limit."""
     tally = Tally("metrics")
     points: list[_Point] = []
-    for line in bytes(data).decode(errors="surrogateescape").splitlines():
+    for line in _split_lines(bytes(data).decode(errors="surrogateescape")):
         if not line.strip() or line.startswith("#"):
             continue
         _add_line(points, line, unit_ns, arrived_ns, tally)
@@ -92,6 +99,15 @@ def decode_lines(data: Data, unit_ns: int, arrived_ns: int, limits: DecodeLimits
     return tally.outcome({METRIC_POINTS.name: _batch(points)} if points else {})
 
 
+def _split_lines(text: str) -> Iterator[str]:
+    """Yield the lines; only a text between quotes may contain a line feed."""
+    if '"' not in text:
+        yield from text.split("\n")
+        return
+    for found in _WHOLE_LINE.finditer(text):
+        yield found[0]
+
+
 def _add_line(points: list[_Point], line: str, unit_ns: int, arrived_ns: int, tally: Tally) -> None:
     found = _LINE.match(line)
     tags = _find_tags(found[1]) if found else None
@@ -102,27 +118,34 @@ def _add_line(points: list[_Point], line: str, unit_ns: int, arrived_ns: int, ta
     if abs(time_ns) > _INT_MAX:
         tally.reject(BAD_TIME, tags.measurement)
         return
-    for part in _COMMA.findall(found[2]):
+    parts = list(_COMMA.finditer(found[2]))
+    if sum(len(one[0]) for one in parts) < len(found[2]):
+        tally.reject(BAD_LINE, tags.measurement)  # nothing between two commas
+        return
+    for part in (one[1] for one in parts):
         pair = _PAIR.match(part)
         if pair is None:
             tally.reject(BAD_LINE, part[:50])
             continue
         name, text = _unescape(pair[1]), pair[2]
         metric = f"{tags.measurement}_{name}"
-        if text[:1] == '"':
-            tally.reject(TEXT_FIELD, metric)
-        elif _INTEGER.match(text):
-            whole = int(text[:-1])
-            if abs(whole) > _INT_MAX:
-                tally.reject(BAD_NUMBER, metric)
-            else:
-                points.append(_Point(tags, metric, float(whole), whole, time_ns))
-        elif _NUMBER.match(text):
-            points.append(_Point(tags, metric, float(text), None, time_ns))
-        elif text in _BOOLEANS:
-            points.append(_Point(tags, metric, _BOOLEANS[text], None, time_ns))
+        value = _read_value(text)
+        if isinstance(value, str):
+            tally.reject(value, metric)
         else:
-            tally.reject(BAD_LINE, metric)
+            points.append(_Point(tags, metric, float(value[0]), value[1], time_ns))
+
+
+def _read_value(text: str) -> tuple[float, int | None] | str:
+    """Return a field's value, and the exact integer if it is one; or why it is refused."""
+    if text[:1] == '"':
+        return TEXT_FIELD
+    if _INTEGER.match(text):
+        whole = int(text[:-1])
+        return BAD_NUMBER if abs(whole) > _INT_MAX else (float(whole), whole)
+    if _NUMBER.match(text):
+        return BAD_DOUBLE if math.isinf(float(text)) else (float(text), None)
+    return (_BOOLEANS[text], None) if text in _BOOLEANS else BAD_LINE
 
 
 def _is_text(line: str) -> bool:

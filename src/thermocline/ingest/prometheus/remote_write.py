@@ -322,7 +322,7 @@ def _batch(
 ) -> pa.RecordBatch:
     """Return the rows of the samples that are not refused."""
     of, times_ms, bits = found.sample_series, found.times_ms, found.bits
-    is_good = np.abs(times_ms) <= _TIME_MS_MAX
+    is_good = (times_ms >= -_TIME_MS_MAX) & (times_ms <= _TIME_MS_MAX)
     if not is_good.all():
         tally.reject(BAD_TIME, "", int((~is_good).sum()))
     faulty = np.array([bool(one.fault) for one in series], dtype=bool)
