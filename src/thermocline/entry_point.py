@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.config import read_lake_settings
 from thermocline.errors import Invalid
 from thermocline.extras import require_extra
-from thermocline.format.argument import check_flag, check_path, check_text
+from thermocline.format.argument import check_flag, check_options, check_path, check_text
 
 if TYPE_CHECKING:
     from thermocline.client import Client
@@ -40,13 +40,18 @@ def connect(
     """
     where = check_path(place, "place")
     check_flag(read_only, "read_only")
+    options = check_options(storage_options, "storage_options")
     if api_key is not None:
         check_text(api_key, "api_key")
     if where.startswith(("http://", "https://")):
         with require_extra("client", feature="a node's address"):
             from thermocline.client import Client
 
-        local = {"read_only": read_only, "data": data, "storage_options": storage_options}
+        local = {
+            "read_only": read_only,
+            "data": data is not None,
+            "storage_options": storage_options is not None,
+        }
         if given := sorted([*settings, *(name for name, value in local.items() if value)]):
             hint = "omit them: the node has its own settings, and the key its scopes"
             raise Invalid("a client cannot set a node's settings", hint=hint, settings=given)
@@ -58,10 +63,8 @@ def connect(
 
     how = read_lake_settings(settings)
     if data is None and not is_store_address(where):
-        if storage_options:
+        if options:
             raise Invalid("a lake in a folder takes no options", hint="omit storage_options")
         return open_lake(where, how, is_read_only=read_only)
     folder = check_path(data, "data") if data is not None else default_data_folder(where)
-    return open_lake(
-        folder, how, lake=where, storage_options=storage_options, is_read_only=read_only
-    )
+    return open_lake(folder, how, lake=where, storage_options=options, is_read_only=read_only)

@@ -36,7 +36,9 @@ def violation(spark, world: World, damage) -> str | None:
         return None if found == right else "a wrong answer without an error"
 
 
-@pytest.mark.parametrize("kind", ["segment", "commit", "checkpoint", "current", "table name"])
+@pytest.mark.parametrize(
+    "kind", ["segment", "commit", "checkpoint", "base", "current", "table name"]
+)
 def test_D01_D03_spark_reads_a_damaged_lake_right_or_not_at_all(spark, world, kind):
     chosen = list(chosen_damages(world, kind))
     flips = [one for one in chosen if "flipped" in one.way]
