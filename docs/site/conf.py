@@ -53,7 +53,7 @@ PAGES = {
         "docs/format/checkpoint",
         "docs/format/journal",
     ],
-    "Work on it": ["ARCHITECTURE", "CONTRIBUTING", "docs/adr/README", "CHANGELOG"],
+    "Work on it": ["ARCHITECTURE", "CONTRIBUTING", "SECURITY", "docs/adr/README", "CHANGELOG"],
 }
 """The pages in the order in which a person needs them, by chapter."""
 

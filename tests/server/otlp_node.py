@@ -30,7 +30,7 @@ class Keys:
     def __init__(self, *tenants, readers=()):
         self.tenants, self.readers = tenants, readers
 
-    def caller(self, authorization, scope):
+    def caller(self, authorization, scope, *, peer=""):
         """Return the caller that a key stands for."""
         if not self.tenants:
             return Caller("default", "anonymous", frozenset({scope}))

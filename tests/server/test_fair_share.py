@@ -104,7 +104,7 @@ def test_turns_rotate_by_tenant_and_one_is_always_left():
     assert not turns.wait("a", "a6"), "its queue is full"
     assert turns.wait("b", "b0"), "a tenant without waiting work may always wait"
     while turns.waiting:
-        turns.give_back("a" if turns.running("a") else "b", begun.append)
+        turns.give_back("a" if turns.use_of("a") else "b", begun.append)
     assert begun.index("b0") <= 2, "it waits for no more than the work before it"
     assert [one for one in begun if one.startswith("a")] == [f"a{number}" for number in range(6)]
 

@@ -357,3 +357,20 @@ def test_D08_damaged_uses_of_keys_are_an_error_and_not_nothing(store):
         assert raised.value.facts["path"] == str(path)
     path.write_bytes(json.dumps({made.key.key_id: 5}).encode())
     assert store.read_uses() == {made.key.key_id: 5}, "as older releases wrote it"
+
+
+def test_an_administrators_key_ends_with_the_one_that_made_it(tmp_path):
+    store = KeyStore(str(tmp_path))
+    store.create_first()
+    maker = store.create("acme", ("admin",), lifetime_s=100).key
+    child = store.create("acme", ("admin",), made_by=maker.key_id).key
+    grandchild = store.create("acme", ("admin",), lifetime_s=1e6, made_by=child.key_id).key
+    other = store.create("acme", ("admin",), lifetime_s=1e6).key
+    assert child.expires_ns == grandchild.expires_ns == maker.expires_ns
+    store.revoke(maker.key_id, tenant="acme")
+    again = KeyStore(str(tmp_path)).read().by_id
+    assert [again[one.key_id].revoked_ns is None for one in (child, grandchild, other)] == [
+        False,
+        False,
+        True,
+    ]

@@ -229,7 +229,7 @@ def test_a_call_without_a_message_is_invalid_and_one_that_comes_too_slowly_is_to
 
 def test_a_bug_is_told_as_passing_so_that_nobody_drops_rows_for_it(tmp_path):
     class Broken(Keys):
-        def caller(self, authorization, scope):
+        def caller(self, authorization, scope, *, peer=""):
             raise ZeroDivisionError
 
     with served(tmp_path / "node", keys=Broken()) as node:

@@ -18,7 +18,7 @@ Only one thread uses an object of this module, the event loop's, so there are no
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Protocol
 
 WEIGHT = 2
 FLOOR_PARTS = 32
@@ -31,11 +31,21 @@ class FairShare:
         self.total = total
         self.held = 0
         self.held_by: dict[Hashable, int] = {}
+        self.refused_count = 0
         self._known: set[Hashable] = set()
 
+    def use_of(self, owner: Hashable) -> int:
+        """Return how much an owner holds."""
+        return self.held_by.get(owner, 0)
+
     def fits(self, owner: Hashable, amount: int) -> bool:
-        """Tell whether an owner may hold so much more now."""
+        """Tell whether an owner may hold so much more now; a refusal is counted."""
         self._known.add(owner)
+        is_fit = self._is_within_share(owner, amount)
+        self.refused_count += not is_fit
+        return is_fit
+
+    def _is_within_share(self, owner: Hashable, amount: int) -> bool:
         after = self.held + amount
         if len(self._known) == 1:
             return after <= self.total
@@ -60,6 +70,20 @@ class FairShare:
             del self.held_by[owner]
 
 
+class Share(Protocol):
+    """What a share says of its use, in one class of cost."""
+
+    total: int
+    refused_count: int
+
+    @property
+    def held(self) -> int:
+        """How much all owners hold."""
+
+    def use_of(self, owner: Hashable) -> int:
+        """Return how much an owner holds."""
+
+
 class FairTurns:
     """A fixed number of turns; waiting work gets them by owner, in rotation.
 
@@ -68,7 +92,8 @@ class FairTurns:
     """
 
     def __init__(self, turns: int, waiting_max: int) -> None:
-        self._turns = turns
+        self.total = turns
+        self.refused_count = 0
         self._waiting_max = waiting_max
         self._running: dict[Hashable, int] = {}
         self._free = turns
@@ -76,7 +101,12 @@ class FairTurns:
         self._waiting: dict[Hashable, deque[Any]] = {}  # the next owner first
         self.waiting = 0
 
-    def running(self, owner: Hashable) -> int:
+    @property
+    def held(self) -> int:
+        """The number of turns that are taken."""
+        return self.total - self._free
+
+    def use_of(self, owner: Hashable) -> int:
         """Return how many turns an owner has."""
         return self._running.get(owner, 0)
 
@@ -98,6 +128,7 @@ class FairTurns:
     def wait(self, owner: Hashable, work: Any) -> bool:
         """Put work into the owner's queue; False if the owner may not wait any more."""
         if self.waiting >= self._waiting_max and owner in self._waiting:
+            self.refused_count += 1
             return False
         self._waiting.setdefault(owner, deque()).append(work)
         self.waiting += 1

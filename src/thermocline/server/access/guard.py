@@ -224,10 +224,10 @@ class NodeGateway:
             raise Unavailable("the node is starting", hint=hint, retry_after_s=2)
         return self._node
 
-    def caller(self, authorization: str | None, scope: str) -> Caller:
+    def caller(self, authorization: str | None, scope: str, *, peer: str = "") -> Caller:
         """Return the client of a request, as `Guard.caller` does, once the node is open."""
         _ = self.node
-        return self._guard.caller(authorization, scope)
+        return self._guard.caller(authorization, scope, peer=peer)
 
     def lake(self, tenant: str) -> Lake:
         """Return a tenant's lake."""

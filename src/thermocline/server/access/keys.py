@@ -18,6 +18,8 @@
 - Every file has a checksum and the id of its lake. `keys.json` of an older release has neither;
   the next start adds both.
 - An empty list of scopes permits nothing.
+- A key of an administrator that was made by an administrator of the same tenant ends with the key
+  that made it: by its time, and by its revocation.
 - Each change is made under a lock, by one process at a time, and replaces the file atomically.
 """
 
@@ -80,6 +82,7 @@ class Key:
     revoked_ns: int | None = None
     note: str = ""
     digest: bytes = field(default=_EMPTY_DIGEST, repr=False)
+    made_by: str | None = None
 
     def state(self, now_ns: int) -> str:
         """Return `valid`, `expired` or `revoked`."""
@@ -216,7 +219,7 @@ class KeyStore:
                 damaged = _read_file(self.path)
                 if damaged is not None:
                     write_private(f"{self.folder}/{DAMAGED_NAME}", damaged)
-                return self._add_key(KeySet(), DEFAULT_TENANT, frozenset(SCOPES), None, note)
+                return self._add_key(KeySet(), DEFAULT_TENANT, frozenset(SCOPES), None, note, None)
         hint = "use `thermocline key revoke` and `thermocline key create`"
         raise Conflict(
             "the file of keys is not damaged, so a reset is not needed",
@@ -256,11 +259,15 @@ class KeyStore:
         *,
         lifetime_s: float | None = None,
         note: str = "",
+        made_by: str | None = None,
     ) -> CreatedKey:
-        """Create a key. It is valid within a second; only this answer has its text."""
+        """Create a key. It is valid within a second; only this answer has its text.
+
+        A key that is `made_by` another key expires no later than that key, and is revoked with it.
+        """
         wanted = check_scopes(scopes)
         with self._lock_keys() as keys:
-            return self._add_key(keys, tenant, wanted, lifetime_s, note)
+            return self._add_key(keys, tenant, wanted, lifetime_s, note, made_by)
 
     def create_first(self, note: str = "") -> CreatedKey:
         """Create the first key, with every scope of the default tenant; `Conflict` if keys exist.
@@ -271,10 +278,10 @@ class KeyStore:
             if keys.by_id:
                 hint = "use that key, or make another with `thermocline key create`"
                 raise Conflict("there is a key already", hint=hint, keys=len(keys.by_id))
-            return self._add_key(keys, DEFAULT_TENANT, frozenset(SCOPES), None, note)
+            return self._add_key(keys, DEFAULT_TENANT, frozenset(SCOPES), None, note, None)
 
     def revoke(self, key_id: str, *, tenant: str | None = None) -> Key:
-        """Revoke a key permanently; the node refuses it within a second.
+        """Revoke a key and the keys made by it permanently; the node refuses them within a second.
 
         `NotFound` when no key has this id, or when `tenant` is given and the key is another's.
         """
@@ -284,8 +291,14 @@ class KeyStore:
                 hint = "`thermocline key list` shows the keys by their ids"
                 raise NotFound("no such key", hint=hint, key_id=key_id[:80])
             if key.revoked_ns is None:
-                key = replace(key, revoked_ns=self._now_ns())
-                self._write({**keys.by_id, key_id: key})
+                now_ns = self._now_ns()
+                key = replace(key, revoked_ns=now_ns)
+                ended = {
+                    one: replace(keys.by_id[one], revoked_ns=now_ns)
+                    for one in _made_by(keys, key_id)
+                    if keys.by_id[one].revoked_ns is None
+                }
+                self._write({**keys.by_id, **ended, key_id: key})
             return key
 
     def read_uses(self) -> dict[str, int]:
@@ -312,7 +325,13 @@ class KeyStore:
         return _LockedKeys(self)
 
     def _add_key(
-        self, keys: KeySet, tenant: str, scopes: frozenset[str], lifetime_s: float | None, note: str
+        self,
+        keys: KeySet,
+        tenant: str,
+        scopes: frozenset[str],
+        lifetime_s: float | None,
+        note: str,
+        made_by: str | None,
     ) -> CreatedKey:
         if len(keys.by_id) >= KEYS_MAX:
             hint = "share a key between clients"
@@ -328,7 +347,11 @@ class KeyStore:
         text = f"tck_{key_id}_{secret.decode()}"
         now_ns = self._now_ns()
         expires_ns = None if lifetime_s is None else now_ns + int(lifetime_s * NS_PER_S)
-        key = Key(key_id, tenant, scopes, now_ns, expires_ns, None, note, key_digest(text))
+        maker = keys.by_id.get(made_by or "")
+        if maker is not None and maker.expires_ns is not None:
+            expires_ns = min(expires_ns or maker.expires_ns, maker.expires_ns)
+        digest = key_digest(text)
+        key = Key(key_id, tenant, scopes, now_ns, expires_ns, None, note, digest, made_by)
         self._write({**keys.by_id, key_id: key})
         return CreatedKey(key, text)
 
@@ -370,7 +393,20 @@ def _new_id(taken: Mapping[str, Key]) -> str:
             return key_id
 
 
+def _made_by(keys: KeySet, key_id: str) -> set[str]:
+    """Return the keys that a key has made, and those that these have made."""
+    found: set[str] = set()
+    while new := {
+        one.key_id
+        for one in keys.by_id.values()
+        if one.made_by in found | {key_id} and one.key_id not in found
+    }:
+        found |= new
+    return found - {key_id}
+
+
 def _encode_key(key: Key) -> dict[str, Any]:
+    made_by = {} if key.made_by is None else {"made_by": key.made_by}
     return {
         "id": key.key_id,
         "tenant": key.tenant,
@@ -380,6 +416,7 @@ def _encode_key(key: Key) -> dict[str, Any]:
         "revoked_ns": key.revoked_ns,
         "note": key.note,
         "sha256": key.digest.hex(),
+        **made_by,
     }
 
 
@@ -436,4 +473,5 @@ def _decode_key(one: dict[str, Any]) -> Key:
         None if one.get("revoked_ns") is None else int(one["revoked_ns"]),
         str(one.get("note", "")),
         bytes.fromhex(one["sha256"]),
+        None if one.get("made_by") is None else str(one["made_by"]),
     )

@@ -13,6 +13,7 @@ Out:  nothing, or `Overloaded` with `retry_after_s`, from 1 to 5
 import math
 import threading
 import time as clock
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -33,6 +34,8 @@ class Quota:
         self._bytes_left = float(settings.ingest_burst_bytes)
         self._filled_s = now_s()
         self._queries = 0
+        self.refusals: Counter[str] = Counter()
+        """The number of refusals by the name of their limit."""
 
     @property
     def settings(self) -> QuotaSettings:
@@ -77,6 +80,7 @@ class Quota:
                 self._bytes_left -= size_bytes
                 return
             wait_s = 1 - self._bytes_left / rate
+        self.refusals["ingest_bytes_per_s"] += 1
         raise Overloaded(
             "the tenant sends more bytes than its quota allows",
             hint="send less, or later",
@@ -97,6 +101,7 @@ class Quota:
         with self._lock:
             most = self._settings.queries_max
             if most and self._queries >= most:
+                self.refusals["queries_max"] += 1
                 raise Overloaded(
                     "the tenant runs as many queries as its quota allows",
                     hint="wait until one ends",
@@ -112,27 +117,34 @@ class Quota:
 
     def check_rows(self, rows: int) -> None:
         """Raise `Overloaded` if an answer has more rows than the limit."""
-        _check("the answer has more rows than the quota allows", rows, rows_max=self.rows_max)
+        _check(
+            self.refusals,
+            "the answer has more rows than the quota allows",
+            rows,
+            rows_max=self.rows_max,
+        )
 
     def check_tables(self, tables: int) -> None:
         """Raise `Overloaded` for one table too many; `tables` counts the new one."""
         message = "the tenant has as many tables as its quota allows"
-        _check(message, tables, tables_max=self.tables_max)
+        _check(self.refusals, message, tables, tables_max=self.tables_max)
 
     def check_columns(self, columns: int) -> None:
         """Raise `Overloaded` if a table would have more columns than the limit."""
         most = self._settings.columns_max
-        _check("the table would have more columns than the quota allows", columns, columns_max=most)
+        message = "the table would have more columns than the quota allows"
+        _check(self.refusals, message, columns, columns_max=most)
 
     def check_entities(self, entities: int) -> None:
         """Raise `Overloaded` if a table's `entities_max` is above the tenant's limit."""
         message = "the table allows more entities than the quota"
-        _check(message, entities, entities_max=self.entities_max)
+        _check(self.refusals, message, entities, entities_max=self.entities_max)
 
 
-def _check(message: str, count: int, **limit: int) -> None:
-    most = next(iter(limit.values()))
+def _check(refusals: Counter[str], message: str, count: int, **limit: int) -> None:
+    name, most = next(iter(limit.items()))
     if most and count > most:
+        refusals[name] += 1
         hint = "ask for less, or ask an administrator for a higher quota"
         raise Overloaded(message, hint=hint, retry_after_s=RETRY_AFTER_S_MAX, **limit)
 
@@ -160,6 +172,10 @@ class Quotas:
     def take_ingest(self, tenant: str, size_bytes: int) -> None:
         """Count a tenant's incoming bytes; `Overloaded` when it exceeds its rate."""
         self.of(tenant).take_ingest(size_bytes)
+
+    def refusals(self) -> Counter[str]:
+        """Return the number of refusals of all tenants, by the name of their limit."""
+        return sum((one.refusals for one in list(self._quotas.values())), Counter())
 
     def change(self, settings: NodeSettings) -> None:
         """Set new limits for all tenants."""

@@ -15,6 +15,7 @@ from thermocline.config import NodeSettings
 from thermocline.ingest.inflate import BODY_BYTES_MAX
 from thermocline.node import Node
 from thermocline.server.access.audit import Audit
+from thermocline.server.access.fair_share import Share
 from thermocline.server.access.guard import Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.access.quota import Quotas
@@ -50,10 +51,18 @@ class ApiContext:
     # Separate threads: health answers even while every other thread waits for the disk.
     health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
     reading: WorkerThreads = field(init=False)
+    # What tenants share, by class of cost; the node adds its listeners' connections and streams.
+    shares: dict[str, Share] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workers = 1 if self.settings is None else max(1, self.settings.lake.query_workers)
         self.reading = WorkerThreads("answer", threads=max(READING_THREADS, workers))
+        self.shares |= {
+            "memory_bytes": self.budget.share,
+            "threads": self.work.turns,
+            "answer_threads": self.reading.turns,
+        }
+        self.metrics.watch_shares(self.shares)
 
     @property
     def node(self) -> Node:

@@ -46,7 +46,7 @@ class WorkerThreads:
         self._threads = threads
         self._waiting_max = waiting_max
         self._pool: ThreadPoolExecutor | None = None
-        self._turns = FairTurns(threads, waiting_max)
+        self.turns = FairTurns(threads, waiting_max)
         self._running: set[Future[Any]] = set()
 
     def start(self, work: Callable[[], Result], *, tenant: str = "") -> "asyncio.Future[Result]":
@@ -55,10 +55,10 @@ class WorkerThreads:
 
     def _start(self, work: Callable[[], Any], tenant: str) -> _Work:
         made = _Work(tenant, work, asyncio.get_running_loop().create_future())
-        if self._turns.take(tenant):
+        if self.turns.take(tenant):
             self._submit(made)
-        elif self._turns.wait(tenant, made):
-            made.done.add_done_callback(lambda _: self._turns.remove(tenant, made))
+        elif self.turns.wait(tenant, made):
+            made.done.add_done_callback(lambda _: self.turns.remove(tenant, made))
         else:
             raise Overloaded(
                 "too many requests wait for a thread",
@@ -81,12 +81,12 @@ class WorkerThreads:
         client disconnects: `ClientGone`.
         """
         made = self._start(work, tenant)
-        if receive is None or not self._turns.waiting:
+        if receive is None or not self.turns.waiting:
             return cast("Result", await made.done)
         gone = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait({made.done, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not made.done.done() and self._turns.remove(tenant, made):
+            if not made.done.done() and self.turns.remove(tenant, made):
                 raise ClientGone
             return cast("Result", await made.done)
         finally:
@@ -103,7 +103,7 @@ class WorkerThreads:
         finished.add_done_callback(lambda one: self._finish(work, one))
 
     def _finish(self, work: _Work, finished: "asyncio.Future[Any]") -> None:
-        self._turns.give_back(work.tenant, self._submit)
+        self.turns.give_back(work.tenant, self._submit)
         error = None if finished.cancelled() else finished.exception()
         if work.done.done():
             return  # no task awaits it any more

@@ -26,6 +26,7 @@ from thermocline.alert.state import FIRING, PENDING
 from thermocline.care.keeper import CareStatus
 from thermocline.errors import ThermoclineError
 from thermocline.node import Node
+from thermocline.server.access.fair_share import Share
 from thermocline.server.observe.jobs import JobWatch, job_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -109,6 +110,14 @@ class Metrics:
         """Report the alerts of every tenant at each scrape."""
         self._node.alerts = statuses
 
+    def watch_shares(self, shares: Mapping[str, Share]) -> None:
+        """Report what tenants share, by class of cost, at each scrape."""
+        self._node.shares = shares
+
+    def watch_refusals(self, refusals: Callable[[], Mapping[str, int]]) -> None:
+        """Report how often a quota refused something, by its name, at each scrape."""
+        self._node.refusals = refusals
+
     def render(self) -> bytes:
         """Return the text of a scrape; its type is `CONTENT_TYPE`."""
         with self._lock:
@@ -135,6 +144,8 @@ class _NodeCollector(Collector):
         self.is_ready: Callable[[], bool] = lambda: False
         self.jobs: JobWatch | None = None
         self.care: Callable[[], CareStatus] = CareStatus
+        self.shares: Mapping[str, Share] = {}
+        self.refusals: Callable[[], Mapping[str, int]] = dict
         self.alerts: Callable[[], Mapping[str, AlertStatus]] = dict
         self._started_s = clock.time()
 
@@ -149,6 +160,7 @@ class _NodeCollector(Collector):
         info.add_metric([__version__], 1)
         yield info
         yield _gauge("thermocline_ready", "Whether requests are taken.", float(self.is_ready()))
+        yield from share_families(self.shares, self.refusals())
         node = self.node
         if node is None:
             return
@@ -162,6 +174,22 @@ class _NodeCollector(Collector):
             yield from job_families(self.jobs.newest_runs())
         yield from care_families(self.care())
         yield from alert_families(self.alerts().values())
+
+
+def share_families(shares: Mapping[str, Share], refusals: Mapping[str, int]) -> Iterator[Any]:
+    """Yield what tenants share and what was refused, by class of cost; never by tenant."""
+    held = GaugeMetricFamily("thermocline_share_held", "What tenants hold now.", labels=["class"])
+    total = GaugeMetricFamily("thermocline_share_total", "What they share.", labels=["class"])
+    refused = CounterMetricFamily(
+        "thermocline_refused", "Requests beyond a share or a quota.", labels=["class"]
+    )
+    for name, share in list(shares.items()):
+        held.add_metric([name], share.held)
+        total.add_metric([name], share.total)
+        refused.add_metric([name], share.refused_count)
+    for name, count in refusals.items():
+        refused.add_metric([name], count)
+    yield from (held, total, refused)
 
 
 def care_families(status: CareStatus) -> Iterator[Any]:

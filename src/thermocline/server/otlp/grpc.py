@@ -78,7 +78,7 @@ class OtlpGrpc:
         self._connections_max = connections_max
         self._credentials = credentials
         self._server: Any = None
-        self._reading = FairTurns(READING_MAX, CALLS_WAITING_MAX)
+        self.reading = FairTurns(READING_MAX, CALLS_WAITING_MAX)
         self._is_stopping = False
 
     @property
@@ -159,7 +159,8 @@ class OtlpGrpc:
         metadata = dict(context.invocation_metadata() or ())
         # Order matters: the key is checked before any byte of the message is requested.
         authorization = _text(metadata.get("authorization"))
-        tenant = receiver.gateway.caller(authorization, INGEST_SCOPE).tenant
+        peer = str(context.peer())
+        tenant = receiver.gateway.caller(authorization, INGEST_SCOPE, peer=peer).tenant
         reservation = receiver.budget.reserve(tenant=tenant)
         try:
             async with self._turn(tenant):
@@ -177,7 +178,7 @@ class OtlpGrpc:
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
         """Wait until a call of the tenant may read its message; then hold its turn."""
-        turns = self._reading
+        turns = self.reading
         if not turns.take(tenant):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if not turns.wait(tenant, turn):

@@ -25,6 +25,7 @@ from thermocline.ingest.inflate import CODINGS
 from thermocline.ingest.otlp.answer import encode_failure, encode_success
 from thermocline.ingest.otlp.batch_decode import RequestBody
 from thermocline.ingest.otlp.protobuf import SIGNALS
+from thermocline.server.access.accept_gate import ConnectionPlaces
 from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
 from thermocline.server.otlp.admission import Admitted, refuse
 from thermocline.server.otlp.http1.head import RequestHead, RequestRefused
@@ -62,6 +63,7 @@ class OtlpHttp:
         hosts: Collection[str] = LOOPBACK_NAMES,
         is_open: Callable[[], bool] = lambda: False,
         origins: Collection[str] = (),
+        places: ConnectionPlaces | None = None,
     ) -> None:
         """`hosts` are the host names it answers to while `is_open`, that is, without keys.
 
@@ -71,9 +73,7 @@ class OtlpHttp:
         self._origins = frozenset(origin.lower() for origin in origins)
         self._hosts, self._is_open = frozenset(hosts), is_open
         routes = {
-            ("POST", f"/v1/{signal}{end}"): Http1Route(
-                self._make_answer(signal), self._admit, lambda admitted: str(admitted.tenant)
-            )
+            ("POST", f"/v1/{signal}{end}"): Http1Route(self._make_answer(signal), self._admit)
             for signal in SIGNALS
             for end in ("", "/")
         }
@@ -90,6 +90,7 @@ class OtlpHttp:
             refusal=self._refuse,
             observe=partial(receiver.metrics.count_request, LISTENER),
             tls=tls,
+            places=places,
         )
 
     @property
@@ -108,7 +109,8 @@ class OtlpHttp:
     def _admit(self, head: RequestHead) -> Admitted:
         self._check_open_name(head)
         try:
-            caller = self._receiver.gateway.caller(head.text(b"authorization"), INGEST_SCOPE)
+            authorization = head.text(b"authorization")
+            caller = self._receiver.gateway.caller(authorization, INGEST_SCOPE, peer=head.peer)
         except ThermoclineError as error:
             raise refuse(error) from error
         encoding = _encoding(head)

@@ -43,7 +43,7 @@ def writer_routes(receiver: Receiver, check_name: Check) -> dict[tuple[str, str]
     def admit(head: RequestHead, encoding: str, coding: str) -> Admitted:
         check_name(head)
         try:
-            caller = receiver.gateway.caller(bearer_text(head), INGEST_SCOPE)
+            caller = receiver.gateway.caller(bearer_text(head), INGEST_SCOPE, peer=head.peer)
         except ThermoclineError as error:
             raise refuse(error) from error
         return Admitted(caller.tenant, encoding, coding, head.text(b"idempotency-key"))

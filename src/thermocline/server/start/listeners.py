@@ -12,7 +12,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from thermocline.config import Address
-from thermocline.server.access.accept_gate import reserve_files
+from thermocline.server.access.accept_gate import ConnectionPlaces, reserve_files
+from thermocline.server.access.fair_share import Share
 from thermocline.server.access.host_check import LOOPBACK_NAMES
 from thermocline.server.api.context import ApiContext
 from thermocline.server.api.http.app import make_app
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from thermocline.server.otlp.grpc import OtlpGrpc
     from thermocline.server.start.serve import NodeServer
 
+_SHARES = {"http": "http_connections", "grpc": "grpc_streams", "api": "api_connections"}
+"""The class of cost that tenants share on a listener."""
+
 
 class BoundListener:
     """A listener that raises an error of this package when its address is in use."""
@@ -36,11 +40,13 @@ class BoundListener:
         listener: "OtlpHttp | OtlpGrpc | ApiListener | FlightListener",
         address: Address,
         parts: ApiContext | None = None,
+        share: Share | None = None,
     ) -> None:
-        """`parts` is the context of a listener that runs queries."""
+        """`parts` is the context of a listener that runs queries; tenants share its `share`."""
         self._listener = listener
         self._address = address
         self.parts = parts
+        self.share = share
 
     @property
     def port(self) -> int:
@@ -93,6 +99,11 @@ def make_listeners(server: "NodeServer") -> tuple[IngestQueue | None, dict[str, 
     if settings.flight is not None:
         parts = made["api"].parts if "api" in made else None
         made["flight"] = _make_flight(server, parts, budget, settings.flight)
+    parts = made["api"].parts if "api" in made else None
+    if parts is not None:
+        shares = {_SHARES[name]: one.share for name, one in made.items() if one.share is not None}
+        parts.shares.update(shares)
+    server.metrics.watch_refusals(server.quotas.refusals)
     return queue, made
 
 
@@ -102,6 +113,7 @@ def _make_http(
     settings = server.settings
     limits = HttpLimits(body_bytes_max=settings.body_bytes_max, connections_max=connections_max)
     host, port = address
+    places = ConnectionPlaces(connections_max)
     listener = OtlpHttp(
         receiver,
         host=host,
@@ -111,8 +123,9 @@ def _make_http(
         hosts=_host_names(address),
         is_open=lambda: server.guard.is_open,
         origins=settings.cors_origins.split(),
+        places=places,
     )
-    return BoundListener(listener, address)
+    return BoundListener(listener, address, share=places.share)
 
 
 def _make_grpc(
@@ -131,7 +144,7 @@ def _make_grpc(
         connections_max=connections_max,
         credentials=None if certificate is None else certificate.grpc_credentials(),
     )
-    return BoundListener(listener, address)
+    return BoundListener(listener, address, share=listener.reading)
 
 
 def _host_names(address: Address) -> frozenset[str]:
@@ -156,14 +169,16 @@ def _make_api(
         hosts=_host_names(address),
         alerts=server.alerts,
     )
+    places = ConnectionPlaces(connections_max)
     listener = ApiListener(
         app,
         address,
         connections_max=connections_max,
         tls=server.tls,
         certificate=settings.tls_certificate,
+        places=places,
     )
-    return BoundListener(listener, address, app.state.parts)
+    return BoundListener(listener, address, app.state.parts, places.share)
 
 
 def _make_flight(

@@ -7,9 +7,11 @@ Out:  typed values; every change is written to the audit trail
   the node's operators: they see all tenants' keys and create tenants.
 - A new key may not have a scope that its creator's key lacks.
 - Only the answer that creates a key has its text.
+- An administrator's key that no operator made ends with the key that made it.
 """
 
 import time as clock
+from dataclasses import asdict
 
 import msgspec
 
@@ -55,8 +57,14 @@ def create_key(call: ApiRequest) -> response_types.MadeKey:
         hint = "make a key with the scope admin of tenant default first"
         raise Invalid("the first key of a node must be an administrator's", hint=hint)
     call.parts.node.lake(tenant)  # `NotFound` when there is no such tenant
+    # An administrator's key would outlive the revocation of the one that made it.
+    is_bound = "admin" in body.scopes and not caller.is_operator
     made = call.parts.guard.store.create(
-        tenant, body.scopes, lifetime_s=body.lifetime_s, note=body.note
+        tenant,
+        body.scopes,
+        lifetime_s=body.lifetime_s,
+        note=body.note,
+        made_by=caller.key_id if is_bound else None,
     )
     _record_action(
         call, "create key", key=made.key.key_id, tenant=tenant, scopes=sorted(body.scopes)
@@ -115,6 +123,27 @@ def jobs(call: ApiRequest) -> response_types.Jobs:
         node.tier.hot_bytes_max,
         runs,
         [] if runs else [NO_JOBS],
+    )
+
+
+def usage(call: ApiRequest) -> response_types.Usage:
+    """Return what the caller's tenant uses, its quotas, and what they have refused."""
+    tenant, lake = call.caller.tenant, call.lake
+    quota = call.parts.quota.of(tenant)
+    names = lake.tables()
+    hot_bytes = sum(lake.table(name).hot().buffer.size_bytes for name in names)
+    shares = {
+        name: response_types.Use(one.use_of(tenant), one.held, one.total)
+        for name, one in call.parts.shares.items()
+    }
+    return response_types.Usage(
+        tenant=tenant,
+        queries=quota.queries,
+        tables=len(names),
+        hot_bytes=hot_bytes,
+        quotas=asdict(quota.settings),
+        refused=dict(quota.refusals),
+        shares=shares,
     )
 
 

@@ -286,6 +286,29 @@ class JobRun(Struct):
     master: str | None
 
 
+class Use(Struct):
+    """One class of cost: what the tenant holds, what all tenants hold, and what they share."""
+
+    held: int
+    held_by_all: int
+    total: int
+
+
+class Usage(Struct):
+    """What the caller's tenant uses of the node now, its quotas, and what they have refused.
+
+    A quota of 0 is no limit. `shares` has the classes of cost that all tenants share.
+    """
+
+    tenant: str
+    queries: int
+    tables: int
+    hot_bytes: int
+    quotas: dict[str, int]
+    refused: dict[str, int]
+    shares: dict[str, Use]
+
+
 class Jobs(Struct):
     """The hot rows by table, the errors of periodic flushes and exports, the newest job runs."""
 

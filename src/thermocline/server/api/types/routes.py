@@ -648,6 +648,15 @@ def _admin_routes() -> Iterator[ApiRoute]:
     )
     yield ApiRoute(
         "GET",
+        f"{API}/usage",
+        "query",
+        "usage",
+        "Tell what the tenant uses, its quotas, and what they have refused",
+        response_types.Usage,
+        run=admin.usage,
+    )
+    yield ApiRoute(
+        "GET",
         "/metrics",
         "query",
         "metrics",

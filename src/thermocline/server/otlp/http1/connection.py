@@ -188,8 +188,9 @@ class Connection(GatedProtocol, asyncio.BufferedProtocol):
             raise no_route_refusal(shared.routes, head)
         if head.length is not None and head.length > shared.limits.body_bytes_max:
             raise _too_large()
+        head.peer = "" if self.place is None else self.place.peer
         self._admitted = self._route.admit(head)
-        self._reservation = self._reserve(self._route.owner(self._admitted))
+        self._reservation = self._reserve(getattr(self._admitted, "tenant", ""))
         if head.expects_continue and not self._pending and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._received = self._counted = 0

@@ -58,6 +58,7 @@ class RequestHead:
     expects_continue: bool
     parser: httptools.HttpRequestParser
     query: str = ""
+    peer: str = ""
 
     def text(self, name: bytes) -> str | None:
         """Return a header's value as text, or None when it is absent; give the lower-case name."""

@@ -53,12 +53,11 @@ class Http1Route:
     """A handler for whole requests, and a check of the head before the body is read.
 
     `admit` raises `RequestRefused`, or returns a value that `answer` gets as
-    `Http1Request.admitted`. `owner` returns the tenant of that value: memory is charged to it.
+    `Http1Request.admitted`. The request is charged to the `tenant` of that value.
     """
 
     answer: Callable[[Http1Request], Awaitable[Http1Response]]
     admit: Callable[[RequestHead], Any] = field(default=lambda head: None)
-    owner: Callable[[Any], str] = field(default=lambda admitted: "")
 
 
 Http1Routes = Mapping[tuple[str, str], Http1Route]
