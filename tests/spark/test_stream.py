@@ -193,3 +193,42 @@ def test_a_query_copies_every_row_once_however_often_it_is_started(spark, make, 
     table.delete("close = 0")
     with pytest.raises(StreamingQueryException, match="changed or deleted rows"):
         copied(spark, table, copy, checkpoint)
+
+
+def test_messages_of_kafka_are_in_the_table_once_also_after_a_crash(spark, tmp_path):
+    from runpy import run_path
+
+    example = run_path(str(Path(__file__).parents[2] / "examples" / "kafka_stream.py"))
+    topic, root, checkpoint = (str(tmp_path / name) for name in ("topic", "table", "checkpoint"))
+    shape = "key binary, value binary, topic string, partition int, offset bigint"
+
+    def put(first, *values):
+        found = [(None, value, "readings", 0, first + n) for n, value in enumerate(values)]
+        spark.createDataFrame(found, shape).coalesce(1).write.mode("append").parquet(topic)
+
+    def run():
+        messages = spark.readStream.schema(shape).parquet(topic)
+        query = example["write"](example["decode"](messages), root, checkpoint)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    def reading(minute):
+        text = f'{{"ts": "2024-06-01T00:{minute:02d}:00Z", "sensor": "attic", "celsius": {minute}}}'
+        return text.encode()
+
+    put(0, reading(0), b"no JSON", reading(1))
+    run()
+    put(3, reading(2))
+    run()
+    table = tc.TimeSeriesTable.open(root)
+    committed = table.version()
+    # Crash here: the batch is in the table, and Spark does not know yet.
+    commits = Path(checkpoint, "commits")
+    last = max(int(path.name) for path in commits.glob("[0-9]*"))
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    run()
+    assert table.version() == committed
+    assert sorted(table.to_arrow()["celsius"].to_pylist()) == [0.0, 1.0, 2.0]
