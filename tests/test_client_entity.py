@@ -17,6 +17,7 @@ from thermocline.config import read_lake_settings
 from thermocline.entity.degraded_read import LAKE_ALONE
 from thermocline.errors import (
     Conflict,
+    FeedExpired,
     Forbidden,
     Invalid,
     NotFound,
@@ -372,3 +373,33 @@ def test_transactions_upserts_and_idempotency_keys_are_equal_on_both_sides(
         assert checked == WriteResult("o", 2, OperationKind.CHECK)
         with pytest.raises(Invalid):
             orders.delete("o", idempotency_key="a b")
+
+
+def test_history_and_feed_are_equal_on_both_sides(client, embedded, new_type):
+    for lake in (embedded, client):
+        orders = lake.register(new_type, ORDER)
+        start = lake.feed_position()
+        orders.create({"status": "open", "price": Decimal("1.10")}, "a")
+        orders.patch("a", {"price": None, "quantity": 2})
+        orders.delete("a")
+        found = orders.history("a")
+        assert [(one.op, one.ver) for one in found] == [
+            ("created", 1),
+            ("updated", 2),
+            ("deleted", 3),
+        ]
+        assert found[0].document == {"status": "open", "price": Decimal("1.10")}
+        assert orders.at("a", found[1].at).document == {"status": "open", "quantity": 2}
+        assert orders.at("a", datetime(2020, 1, 1)) is None
+        assert {one.pointer for one in orders.diff("a", 1, 2)} == {"/price", "/quantity"}
+        page = lake.changes(new_type, start, 2)
+        assert [one.document for one in page.changes] == [one.document for one in found[:2]]
+        followed = lake.follow(new_type, page.changes[0].position, idle_s=0)
+        assert [(one.id, one.ver, one.at) for one in followed] == [
+            ("a", one.ver, one.at) for one in found[1:]
+        ]
+        with pytest.raises(FeedExpired):
+            lake.changes(after=f"{'0' * 16}{start[16:]}")
+        assert orders.keep_history("2w") == 14 * 86_400
+        with pytest.raises(NotFound):
+            orders.diff("a", 1, 9)

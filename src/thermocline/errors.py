@@ -8,7 +8,8 @@
     ├── NotFound                name something that exists
     │   ├── TenantNotFound        name a tenant that exists
     │   ├── TableNotFound          name a table that the query may read
-    │   └── EntityNotFound        create the entity first
+    │   ├── EntityNotFound        create the entity first
+    │   └── FeedExpired           read the entities again, then follow the feed from there
     ├── Conflict                reload and try again
     │   ├── CoverageOverlapError  the buckets are already held
     │   └── PreconditionFailed    read the entity again, then decide
@@ -105,6 +106,10 @@ class TableNotFound(NotFound):
 
 class EntityNotFound(NotFound):
     """The type has no entity of this id; create it first."""
+
+
+class FeedExpired(NotFound):
+    """Changes after this position are no longer kept; start again from a snapshot."""
 
 
 class Conflict(ThermoclineError):

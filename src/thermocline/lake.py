@@ -24,7 +24,7 @@ from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import NotFound, TableNotFound, ThermoclineError, Unavailable
-from thermocline.format.argument import check_flag, check_renamed_flag, check_text
+from thermocline.format.argument import check_flag, check_renamed_flag, check_text, list_names
 from thermocline.format.bucket import parse_duration_s
 from thermocline.format.instant import to_datetime
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
@@ -42,6 +42,7 @@ from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 if TYPE_CHECKING:
     from thermocline.entity.table import EntityTable
     from thermocline.entity.types import EntityCatalog
+    from thermocline.hot.postgres.revision.change import EntityChange, FeedPage
     from thermocline.hot.postgres.store.operation import WriteResult
 
 
@@ -331,6 +332,54 @@ class Lake:
         has been committed, nothing is written again, and the answer is the one of that time.
         """
         return self.entities.transact(operations, idempotency_key=idempotency_key)
+
+    def changes(
+        self,
+        types: str | Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        *,
+        wait_s: float = 0.0,
+    ) -> "FeedPage":
+        """Return the next committed changes of entities of some types, or of all, in feed order.
+
+        Every change after the position `after` comes exactly once, in the same order for every
+        reader. Without a position the page begins with the oldest change that is kept. If there is
+        no change yet, wait for one up to `wait_s`. `FeedExpired` if changes after the position are
+        no longer kept: start again from a snapshot.
+        """
+        from thermocline.entity.follow import wait_for_page
+
+        names = None if types is None else list_names(types, "types")
+        entities = self.entities
+        return wait_for_page(lambda at: entities.changes(names, at, limit), after, wait_s)
+
+    def feed_position(self) -> str:
+        """Return the feed's position of now.
+
+        To begin with a snapshot, take the position, read the entities, then follow the feed from
+        the position; skip a change whose `ver` is not above the version that was read.
+        """
+        return self.entities.feed.position()
+
+    def follow(
+        self,
+        types: str | Sequence[str] | None = None,
+        after: str | None = None,
+        *,
+        idle_s: float | None = None,
+    ) -> "Iterator[EntityChange]":
+        """Yield committed changes of entities one by one, and wait for more.
+
+        It ends when no change came for `idle_s`; without `idle_s` it never ends. To resume, store
+        the `position` of the last change that was processed and pass it as `after`.
+        """
+        from thermocline.entity.follow import FOLLOW_PAGE, FOLLOW_WAIT_S, follow_pages
+
+        wait_s = FOLLOW_WAIT_S if idle_s is None else min(idle_s, FOLLOW_WAIT_S)
+        return follow_pages(
+            lambda at: self.changes(types, at, FOLLOW_PAGE, wait_s=wait_s), after, idle_s
+        )
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

@@ -61,8 +61,12 @@ def test_an_entity_from_its_creation_to_its_deletion(orders):
     assert "1234567890123456.70" in orders.ok("get", "a").out
     assert orders.ok("get", "a", "--at", str(exported["version"])).json() == {"status": "paid"}
     revisions = orders.told("history", "a")["revisions"]
-    assert [one["ver"] for one in revisions] == [2, 3]
-    assert len(orders.ok("history", "a").out.splitlines()) == 2
+    assert [one["ver"] for one in revisions] == [1, 2, 3]
+    assert len(orders.ok("history", "a").out.splitlines()) == 3
+    assert orders.ok("diff", "a", "1", "2").out.splitlines() == [
+        '/status  "open" -> "paid"',
+        "/quantity  2 -> nothing",
+    ]
     assert orders.ok("delete", "a", "--if-match", "3").out == "deleted a (version 4)\n"
     assert orders.run("get", "a").code == 3
 

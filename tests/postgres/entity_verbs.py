@@ -125,3 +125,9 @@ def another(pool, tenant, tmp_path):
 def text_array(*values):
     """Return texts as Arrow has them."""
     return pa.array(list(values), pa.string())
+
+
+def forget_changes(entities):
+    """Remove what was recorded, as if it was from before changes were recorded."""
+    store = entities.store
+    store.pool.run(store.tenant, lambda c: c.execute("delete from revision").rowcount)

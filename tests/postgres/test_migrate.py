@@ -129,4 +129,5 @@ def test_the_bytes_of_every_migration_that_was_released_are_frozen():
         ("001_tenant", "d14517450f066694"),
         ("002_floor", "2831e35d915b66d7"),
         ("003_write_request", "71f469c17901ca97"),
+        ("004_revision", "d3db486171b361a1"),
     ]

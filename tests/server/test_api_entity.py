@@ -372,7 +372,7 @@ def test_an_entity_has_a_history_and_can_be_read_as_it_was(orders):
     assert [(one["ver"], one["version"]) for one in found] == [
         (1, first["version"]),
         (2, second["version"]),
-        (None, third["version"]),
+        (3, third["version"]),
         (4, None),
     ]
     assert [one["document"] and one["document"]["status"] for one in found] == [
@@ -383,7 +383,9 @@ def test_an_entity_has_a_history_and_can_be_read_as_it_was(orders):
     then = orders.read("a", at=first["version"])
     assert (then.json()["document"], then.headers["etag"]) == ({"status": "open"}, '"1"')
     assert then.json()["as_of"] is None
-    assert orders.read("a", at=found[1]["at"]).json()["document"] == {"status": "paid"}
+    place = f"{orders.path}/a/history"
+    (then,) = orders.client.get(place, params={"at": found[1]["at"]}).json()["revisions"]
+    assert then["document"] == {"status": "paid"}
     assert orders.read("a", at=third["version"]).status_code == 404
     assert orders.read("a", at=999).status_code == 404
     assert orders.history("nobody") == []
@@ -448,3 +450,71 @@ def test_a_transaction_writes_several_types_or_nothing(orders, client, new_type)
         assert [one["deed"] for one in done.json()["results"]] == ["created", "created"]
     assert transact({**order, "type": "no_such"}).status_code == 404
     assert transact({"op": "delete", "id": "o"}).status_code == 400
+
+
+def test_a_change_names_its_key_and_request_and_is_in_history_and_feed(orders, client):
+    place = client.get("/api/v1/feed/position").json()["position"]
+    orders.create({"status": "open", "price": 1.10}, "a", **{"X-Request-Id": "req-a"})
+    orders.patch("a", {"status": "paid"})
+    found = orders.history("a")
+    assert (found[0]["op"], found[0]["request_id"]) == ("created", "req-a")
+    assert found[0]["key"]
+    at = orders.client.get(f"{orders.path}/a/history", params={"at": found[0]["at"]})
+    assert [one["ver"] for one in at.json()["revisions"]] == [1]
+    diff = orders.client.get(f"{orders.path}/a/diff", params={"old": 1, "new": 2}).json()
+    assert [one["pointer"] for one in diff["changes"]] == ["/status"]
+    feed = client.get("/api/v1/feed", params={"after": place, "types": orders.name}).json()
+    assert [(one["id"], one["ver"], one["op"]) for one in feed["changes"]] == [
+        ("a", 1, "created"),
+        ("a", 2, "updated"),
+    ]
+    rest = client.get("/api/v1/feed", params={"after": feed["changes"][0]["position"]}).json()
+    assert [one["ver"] for one in rest["changes"]] == [2]
+    kept = orders.client.post(f"{orders.path}/history", json={"kept_s": 86_400})
+    assert kept.json() == {"kept_s": 86_400.0}
+
+
+def test_a_request_to_the_feed_waits_for_the_next_change(orders, client):
+    place = client.get("/api/v1/feed/position").json()["position"]
+    asked = {"after": place, "types": orders.name, "wait_s": 60}
+    answers = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(client.get("/api/v1/feed", params=asked, timeout=90).json())
+    )
+    waiting.start()
+    orders.create({"status": "open"}, "a")
+    waiting.join(90)
+    assert [one["id"] for one in answers[0]["changes"]] == ["a"]
+
+
+def test_a_position_of_another_server_is_gone(client):
+    place = client.get("/api/v1/feed/position").json()["position"]
+    answer = client.get("/api/v1/feed", params={"after": f"{'0' * 16}{place[16:]}"})
+    assert (answer.status_code, answer.json()["code"]) == (410, "not_found")
+    for path in ("/api/v1/feed", "/api/v1/feed/stream"):
+        assert client.get(path, params={"after": "x"}).status_code == 400
+
+
+def read_events(client, name, count, **headers):
+    """Read this many server-sent events; return the id of each with the key that changed."""
+    found, place = [], ""
+    path = f"/api/v1/feed/stream?types={name}"
+    with client.stream("GET", path, headers=named(headers)) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        while len(found) < count:
+            word, _, value = next(lines).partition(": ")
+            if word == "id":
+                place = value
+            elif word == "data":
+                found.append((place, json.loads(value)["id"]))
+    return found
+
+
+def test_changes_come_as_server_sent_events_and_resume_by_their_ids(orders, client):
+    for key in ("a", "b"):
+        orders.create({"status": "open"}, key)
+    (first,) = read_events(client, orders.name, 1)
+    orders.create({"status": "open"}, "c")
+    rest = read_events(client, orders.name, 2, Last_Event_ID=first[0])
+    assert [first[1], *(key for _, key in rest)] == ["a", "b", "c"]

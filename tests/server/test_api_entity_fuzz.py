@@ -20,7 +20,10 @@ from thermocline.server.api.types.routes import ROUTES
 __all__ = ["entity_node", "postgres_run", "postgres_server"]
 
 PATH = "/api/v1/entities/order"
-MINE = [route for route in ROUTES if route.path.startswith(ENTITY_PATHS)]
+ENDLESS = ("feed_stream",)
+MINE = [
+    route for route in ROUTES if route.path.startswith(ENTITY_PATHS) and route.name not in ENDLESS
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,9 @@ def test_answers_about_entities_are_what_the_document_says(node):
             if route.method != "GET":
                 continue
             path = route.path.replace("{type}", "order").replace("{id}", "a")
-            answer = client.get(path)
+            answer = client.get(
+                path, params={"diff": {"old": 1, "new": 2}}.get(path.split("/")[-1])
+            )
             assert answer.status_code == 200, (route.name, answer.text)
             good = told["paths"][route.path]["get"]["responses"]["200"]
             whole = {

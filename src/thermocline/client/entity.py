@@ -12,7 +12,7 @@ Out:  the same values and errors as `EntityTable`
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_changes
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,13 +27,15 @@ from thermocline.entity.model import (
     EntityRevision,
     ExportResult,
     FindAnswer,
+    PropertyChange,
     ReadMode,
     ScanAnswer,
     mode_of,
 )
 from thermocline.errors import EntityNotFound, Invalid, NotFound, ThermoclineError, Unavailable
 from thermocline.format.argument import check_count, list_names
-from thermocline.format.instant import parse_instant, to_datetime
+from thermocline.format.bucket import parse_duration_s
+from thermocline.format.instant import format_instant, parse_instant, to_datetime, to_instant
 from thermocline.format.layout import Version
 from thermocline.hot.postgres.page.page import (
     AllOf,
@@ -44,6 +46,7 @@ from thermocline.hot.postgres.page.page import (
     Page,
     PageRequest,
 )
+from thermocline.hot.postgres.revision.change import EntityChange, FeedPage
 from thermocline.hot.postgres.store.interface import EntityInterface
 from thermocline.hot.postgres.store.operation import (
     Operation,
@@ -220,7 +223,31 @@ class ClientEntityTable(EntityInterface):
         return ScanAnswer(rows, as_of, None if version is None else Version(int(version)), warning)
 
     def history(self, id: str) -> list[EntityRevision]:  # noqa: A002
-        """Return an entity's revision at each export that carried it, oldest first, and now."""
+        """Return every recorded change of an entity, oldest first: what, when, and who made it."""
+        return self._read_revisions(id)
+
+    def at(self, id: str, instant: object) -> EntityRevision | None:  # noqa: A002
+        """Return an entity as it was at an instant, exact to the change; None before its creation.
+
+        `NotFound` if the history does not reach back so far.
+        """
+        found = self._read_revisions(id, at=format_instant(to_instant(instant)))
+        return found[0] if found else None
+
+    def diff(self, id: str, old: int, new: int) -> list[PropertyChange]:  # noqa: A002
+        """Return the properties that differ between two versions of an entity."""
+        found = self._read_json(f"{self._address(id)}/diff", old=old, new=new)["changes"]
+        return [PropertyChange(**one) for one in found]
+
+    def keep_history(self, length: str | timedelta | None) -> float:
+        """Set for how long changes are kept; None sets the default. Return it in seconds.
+
+        The key needs the scope `admin`.
+        """
+        kept = None if length is None else float(parse_duration_s(length))
+        return float(self._wire.change(f"{self._path}/history", {"kept_s": kept})["kept_s"])
+
+    def _read_revisions(self, key: str, **params: Any) -> list[EntityRevision]:
         newest = self.contract()
         return [
             EntityRevision(
@@ -228,8 +255,11 @@ class ClientEntityTable(EntityInterface):
                 None if one["document"] is None else _parse_document(newest, one["document"]),
                 to_datetime(parse_instant(one["at"])),
                 None if one["version"] is None else Version(one["version"]),
+                one["op"],
+                one["key"],
+                one["request_id"],
             )
-            for one in self._read_json(f"{self._address(id)}/history")["revisions"]
+            for one in self._read_json(f"{self._address(key)}/history", **params)["revisions"]
         ]
 
     def export(self) -> ExportResult | None:
@@ -288,6 +318,29 @@ def _type_path(name: str) -> str:
     if not isinstance(name, str) or name in (".", ".."):
         raise NotFound("no such type", hint="register it first", type=str(name)[:80])
     return f"/api/v1/entities/{quote_part(name)}"
+
+
+def read_changes(
+    wire: Wire, types: str | Sequence[str] | None, after: str | None, limit: int, wait_s: float
+) -> FeedPage:
+    """Return the next changes of types, with documents of their contracts' types."""
+    names = None if types is None else ",".join(list_names(types, "types"))
+    params = {"types": names, "after": after, "limit": limit, "wait_s": wait_s}
+    data = decode(wire.send("GET", "/api/v1/feed", params=params, is_repeatable=True).content)
+    tables: dict[str, ClientEntityTable] = {}
+    return FeedPage([_parse_change(wire, tables, one) for one in data["changes"]], data["position"])
+
+
+def _parse_change(
+    wire: Wire, tables: "dict[str, ClientEntityTable]", data: Mapping[str, Any]
+) -> EntityChange:
+    name, document = data["type"], data["document"]
+    if document is not None:
+        if name not in tables:
+            tables[name] = ClientEntityTable(wire, name)
+        document = _parse_document(tables[name].contract(data["schema_version"]), document)
+    at = to_datetime(parse_instant(data["at"]))
+    return EntityChange(**{**data, "document": document, "at": at})
 
 
 def transact_over(

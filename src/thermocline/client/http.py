@@ -48,6 +48,7 @@ SUBCLASSES: Mapping[tuple[str, str], type[ThermoclineError]] = {
     ("not_found", "tenant"): errors.TenantNotFound,
     ("not_found", "tables"): errors.TableNotFound,
     ("not_found", "id"): errors.EntityNotFound,
+    ("not_found", "after"): errors.FeedExpired,
     ("conflict", "if_match"): errors.PreconditionFailed,
     ("overloaded", "timeout_s"): errors.QueryTimeout,
     ("overloaded", "entities_max"): errors.EntityLimitReached,

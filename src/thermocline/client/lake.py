@@ -5,7 +5,7 @@ Out:  `ClientTable`s, Arrow tables and streams; errors of the same kinds as embe
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from thermocline.table import At, ColumnTypes, declare_columns, new_spec
 
 if TYPE_CHECKING:
     from thermocline.client.entity import ClientEntityTable
+    from thermocline.hot.postgres.revision.change import EntityChange, FeedPage
     from thermocline.hot.postgres.store.operation import WriteResult
 
 TIMEOUT_S_DEFAULT = 90.0
@@ -174,6 +175,38 @@ class Client:
         from thermocline.client.entity import transact_over
 
         return transact_over(self._wire, operations, idempotency_key)
+
+    def changes(
+        self,
+        types: str | Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        *,
+        wait_s: float = 0.0,
+    ) -> "FeedPage":
+        """Return the next committed changes of entities; see `Lake.changes`."""
+        from thermocline.client.entity import read_changes
+
+        return read_changes(self._wire, types, after, limit, wait_s)
+
+    def feed_position(self) -> str:
+        """Return the feed's position of now; see `Lake.feed_position`."""
+        return str(self._wire.read_json("/api/v1/feed/position")["position"])
+
+    def follow(
+        self,
+        types: str | Sequence[str] | None = None,
+        after: str | None = None,
+        *,
+        idle_s: float | None = None,
+    ) -> "Iterator[EntityChange]":
+        """Yield committed changes of entities one by one, and wait for more; see `Lake.follow`."""
+        from thermocline.entity.follow import FOLLOW_PAGE, FOLLOW_WAIT_S, follow_pages
+
+        wait_s = FOLLOW_WAIT_S if idle_s is None else min(idle_s, FOLLOW_WAIT_S)
+        return follow_pages(
+            lambda at: self.changes(types, at, FOLLOW_PAGE, wait_s=wait_s), after, idle_s
+        )
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

@@ -75,14 +75,33 @@ class FindAnswer:
 class EntityRevision:
     """One entity from the time `at` on: its document, or None if it was deleted.
 
-    `version` is the first lake version with it, committed at `at`; None if it is not exported yet.
-    `ver` is None for a delete, whose version the lake does not store.
+    `version` is the first lake version with it; None if it is not exported yet, or if a later
+    change was exported with it. `op` is created, updated or deleted, `key` the id of the key that
+    wrote it, `request_id` the request. Changes from before changes were recorded have only what
+    exports carried: they have no `op`, `at` is the export's time, and a delete has no `ver`.
     """
 
     ver: int | None
     document: dict[str, Any] | None
     at: datetime
     version: Version | None = None
+    op: str | None = None
+    key: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyChange:
+    """One property that differs between two versions: its JSON pointer and both values.
+
+    A value is None where the property is missing; `is_added` and `is_removed` tell this from null.
+    """
+
+    pointer: str
+    old: Any
+    new: Any
+    is_added: bool = False
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

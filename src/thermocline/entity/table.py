@@ -43,11 +43,17 @@ from thermocline.entity.export import (
     export,
     roll_forward,
 )
-from thermocline.entity.history import find_entities, history
+from thermocline.entity.history import (
+    diff_revisions,
+    find_entities,
+    revision_at,
+    whole_history,
+)
 from thermocline.entity.model import (
     EntityRevision,
     ExportResult,
     FindAnswer,
+    PropertyChange,
     ReadMode,
     ScanAnswer,
     mode_of,
@@ -62,7 +68,8 @@ from thermocline.errors import (
     Unsupported,
 )
 from thermocline.format.argument import list_names
-from thermocline.format.instant import to_datetime
+from thermocline.format.bucket import parse_duration_s
+from thermocline.format.instant import to_datetime, to_instant
 from thermocline.format.layout import Version
 from thermocline.format.log.action import Mark
 from thermocline.format.log.state import TableState
@@ -71,6 +78,13 @@ from thermocline.hot.postgres.export.evict import evict, lake_version
 from thermocline.hot.postgres.export.forget import forget
 from thermocline.hot.postgres.export.source import EntitySource
 from thermocline.hot.postgres.page.page import Page, PageRequest
+from thermocline.hot.postgres.revision.revisions import (
+    expire_revisions,
+    history_floor,
+    read_retention,
+    read_revisions,
+    set_retention,
+)
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session.connect import Connection
@@ -319,13 +333,38 @@ class EntityTable(EntityInterface):
         return answer
 
     def history(self, id: str) -> list[EntityRevision]:  # noqa: A002
-        """Return an entity's revisions, oldest first: one per export that changed it, and now."""
-        return self._retry_expired(lambda: self._history(id))
+        """Return every recorded change of an entity, oldest first: what, when, and who made it.
 
-    def _history(self, key: str) -> list[EntityRevision]:
-        found = self.source.find(parse_id(key))
-        self._views.state(found.head)
-        return history(self.table, found, key)
+        Before the first recorded change, it has the revisions that exports carried.
+        """
+        key = parse_id(id)
+
+        def read() -> list[EntityRevision]:
+            found = self.source.find(key)
+            return whole_history(self.table, found, key, read_revisions(self.store, key))
+
+        return self._retry_expired(read)
+
+    def at(self, id: str, instant: object) -> EntityRevision | None:  # noqa: A002
+        """Return an entity as it was at an instant, exact to the change; None before its creation.
+
+        `NotFound` if the history does not reach back so far.
+        """
+        when = to_datetime(to_instant(instant))
+        return revision_at(self.history(id), when, lambda: history_floor(self.store))
+
+    def diff(self, id: str, old: int, new: int) -> list[PropertyChange]:  # noqa: A002
+        """Return the properties that differ between two versions of an entity."""
+        return diff_revisions(self.history(id), parse_id(id), old, new)
+
+    def keep_history(self, length: str | timedelta | None) -> float:
+        """Set for how long changes are kept; None sets the default. Return it in seconds.
+
+        Older changes leave the history and the feed at the next exports.
+        """
+        self._change_limit.check_writable()
+        set_retention(self.store, None if length is None else float(parse_duration_s(length)))
+        return read_retention(self.store)
 
     # Moving rows.
 
@@ -373,11 +412,13 @@ class EntityTable(EntityInterface):
     def forget(self) -> int:
         """Forget the deleted keys above `gone_keys_max`; return how many. See `forget.py`.
 
-        Idempotency keys that are too old are forgotten, too.
+        Changes past the type's retention and old idempotency keys are removed, too.
         Every export calls it. If writers hold the lock, the next export tries again.
         """
         with suppress(ThermoclineError):
             self.store.pool.run(self.store.tenant, remove_old_requests)
+        with suppress(ThermoclineError):
+            expire_revisions(self.store)
         with suppress(ThermoclineError):
             return forget(self.store, self.settings.gone_keys_max)
         return 0

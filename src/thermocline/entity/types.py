@@ -24,6 +24,8 @@ from thermocline.entity.table import EntitySettings, EntityTable, open_entity_ta
 from thermocline.errors import Conflict, NotFound, Unavailable
 from thermocline.format.argument import check_text
 from thermocline.format.log.action import ENTITIES_FEATURE
+from thermocline.hot.postgres.revision.change import FeedPage
+from thermocline.hot.postgres.revision.change_feed import ChangeFeed
 from thermocline.hot.postgres.schema.layout import Layout
 from thermocline.hot.postgres.schema.registry import Evolve, TypeRegistry
 from thermocline.hot.postgres.schema.tenant import Tenant
@@ -48,6 +50,7 @@ class EntityCatalog:
         evolve: Evolve | None = None,
     ) -> None:
         self.registry = TypeRegistry(pool, tenant, evolve)
+        self.feed = ChangeFeed(pool, tenant)
         self._catalog = catalog
         self._settings = settings
         self._lock = threading.Lock()
@@ -83,6 +86,12 @@ class EntityCatalog:
                 self._fit_table(opened, opened.store.layout)
                 self._opened[name] = opened
             return self._opened[name]
+
+    def changes(self, types: Sequence[str] | None, after: str | None, limit: int) -> FeedPage:
+        """Return the next changes of types, or of all; see `change_feed.py`."""
+        names = self.names() if types is None else types
+        stores = {name: self.table(name).store for name in names}
+        return self.feed.read(stores, after, limit)
 
     def names(self) -> list[str]:
         """Return the names of all types, in order."""

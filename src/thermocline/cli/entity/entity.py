@@ -259,7 +259,7 @@ def history(
     target: EntityTarget,
     json: JsonOption = False,
 ) -> None:
-    """Show an entity as it was at each export that changed it, and as it is now."""
+    """Show every recorded change of an entity: when, what, which key wrote it, the document."""
     from thermocline.contract.document.text import encode_text
 
     with target.open() as opened:
@@ -273,7 +273,68 @@ def history(
     for one in found:
         where = "hot" if one.version is None else f"version {one.version}"
         what = "deleted" if one.document is None else encode_text(one.document)
-        print_line(f"{_time_text(one.at)}  {where}  {'' if one.ver is None else one.ver}  {what}")
+        words = (_time_text(one.at), where, one.ver or "", one.key or "", what)
+        print_line("  ".join(str(word) for word in words if word != ""))
+
+
+@expand_options
+def diff(
+    type: TypeArgument,  # noqa: A002
+    id: IdArgument,  # noqa: A002
+    old: Annotated[int, typer.Argument(metavar="OLD", help="A version of the entity.")],
+    new: Annotated[int, typer.Argument(metavar="NEW", help="Another version of the entity.")],
+    *,
+    target: EntityTarget,
+    json: JsonOption = False,
+) -> None:
+    """Show what differs between two versions of an entity, by property."""
+    from thermocline.contract.document.text import encode_text
+
+    with target.open() as opened:
+        found = opened.entity(type).diff(id, old, new)
+    if json:
+        print_exact_json({"type": type, "id": id, "changes": [asdict(one) for one in found]})
+        return
+    for one in found:
+        before = "nothing" if one.is_added else encode_text(one.old)
+        after = "nothing" if one.is_removed else encode_text(one.new)
+        print_line(f"{one.pointer or '/'}  {before} -> {after}")
+
+
+@expand_options
+def changes(
+    type: Annotated[  # noqa: A002
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only this type; may be given again."),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="POSITION", help="The position to go on from."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000, metavar="N", help="At most this many.")
+    ] = 100,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, max=60, metavar="SECONDS", help="Wait so long for a change."),
+    ] = 0.0,
+    *,
+    target: EntityTarget,
+    json: JsonOption = False,
+) -> None:
+    """List committed changes of entities in the order of the feed, and the position after them."""
+    from thermocline.contract.document.text import encode_text
+
+    with target.open() as opened:
+        page = opened.changes(type or None, after, limit, wait_s=wait)
+    if json:
+        listed = [asdict(one) | {"at": _time_text(one.at)} for one in page.changes]
+        print_exact_json({"changes": listed, "position": page.position})
+        return
+    for one in page.changes:
+        what = "" if one.document is None else f"  {encode_text(one.document)}"
+        print_line(f"{_time_text(one.at)}  {one.type} {one.id}  {one.op} {one.ver}{what}")
+    print(f"go on with: --after {page.position}", file=sys.stderr)
 
 
 @expand_options
@@ -363,6 +424,15 @@ COMMANDS: CommandList = (
         ),
     ),
     ("history", history, ("thermocline entity history order o-1",)),
+    ("diff", diff, ("thermocline entity diff order o-1 1 2",)),
+    (
+        "changes",
+        changes,
+        (
+            "thermocline entity changes --type order --limit 10",
+            "thermocline entity changes --wait 30 --json",
+        ),
+    ),
     ("export", export, ("thermocline entity export order",)),
     (
         "import",

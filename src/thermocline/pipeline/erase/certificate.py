@@ -35,7 +35,7 @@ class TableErasure:
     """What the erasure did in one table.
 
     `versions` are the versions that it committed; the last one is the first without a trace of
-    the subject.
+    the subject. `revisions` are the changes removed from the history and the feed of entities.
     """
 
     table: str
@@ -49,6 +49,7 @@ class TableErasure:
     checkpoints: int
     pinned: tuple[int, ...] = ()
     keys: int = 0
+    revisions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class ErasureCertificate:
             made.append(
                 f"{one.table}: {one.rows} rows{keys}, {one.segments} segments rewritten, "
                 f"{one.files} files removed, {one.commits} commits redacted, "
+                f"{one.revisions} changes removed from history and feed, "
                 f"version {one.versions[-1] if one.versions else '-'}"
             )
             if one.pinned:

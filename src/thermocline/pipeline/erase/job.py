@@ -23,7 +23,7 @@ import getpass
 import time as clock
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from thermocline.cold.care.expunge import ExpungeReport, expunge
@@ -231,6 +231,7 @@ def _erase_entities(
 ) -> TableErasure | None:
     """Delete the entities in their store, export that, and remove their traces from both tiers."""
     from thermocline.hot.postgres.export.purge import purge
+    from thermocline.hot.postgres.revision.revisions import purge_value
 
     table = site.table(name)
     columns = (KEY_COLUMN, *table.state().schema.by_name)
@@ -247,7 +248,13 @@ def _erase_entities(
     entity.export()
     subjects = [*given, *(Subject(KEY_COLUMN, key) for key in keys)]
     found = [one for s in subjects for one in search_table(name, table, s) if not one.is_mention]
-    if not keys and not found:
+    # Earlier versions of entities that do not have the value any more, or that were deleted.
+    revisions = sum(
+        purge_value(entity.store, one.column, one.value)
+        for one in given
+        if one.column != KEY_COLUMN
+    )
+    if not keys and not found and not revisions:
         return None
     versions: list[int] = []
     segments = 0
@@ -258,8 +265,9 @@ def _erase_entities(
     forgotten = _forget_history(table, subjects)
     entity.recover()
     if keys:
-        purge(entity.store, keys)
-    return _make_table_erasure(table, versions, rows, segments, forgotten, name, len(keys))
+        revisions += purge(entity.store, keys).revisions
+    made = _make_table_erasure(table, versions, rows, segments, forgotten, name, len(keys))
+    return replace(made, revisions=revisions)
 
 
 def _find_entity_keys(entity: "EntityTable", table: ColdTable, subject: Subject) -> list[str]:

@@ -36,14 +36,14 @@ LIMIT_S = 24 * 3_600.0
 # Order matters: referenced tables come first.
 _FIXED = (
     *("store", "type", "type_version", "type_column", "change", "gone", "lake_head"),
-    "write_request",
+    *("write_request", "revision"),
 )
 _TABLE_NAME = re.compile("e_[1-9][0-9]{0,9}")
 _COLUMN_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
-_NOT_KEPT = {("change", "xid")}
+_NOT_KEPT = {("change", "xid"), ("revision", "xid"), ("store", "feed_id")}
 _UNSEALED = frozenset({"store", "tables", "counters", "heads"})
 HINT = "restore the backup again, into another folder"
-_COUNTERS = {"type": "type_id", "change": "cid"}
+_COUNTERS = {"type": "type_id", "change": "cid", "revision": "cid"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,29 @@ Out:  the number of rows removed, and of those that remain
 - A key that still has a row, or a change that is not exported, is kept and counted: it must be
   deleted or exported first.
 - A key's last version number is removed too. A new entity with the key starts at 1.
+- All its changes in the history and in the feed are removed, and remembered answers that name it.
 """
 
 from dataclasses import dataclass
 
 from psycopg import sql
 
+from thermocline.hot.postgres.revision.revisions import purge_revisions
 from thermocline.hot.postgres.session.connect import Connection
 from thermocline.hot.postgres.store.store import EntityStore
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """The rows removed for some keys, and the rows that remain."""
+    """The rows removed for some keys, and the rows that remain.
+
+    `revisions` were in the history and in the feed.
+    """
 
     tombstones: int
     rows_left: int
     changes_left: int
+    revisions: int
 
 
 def purge(store: EntityStore, keys: list[str]) -> PurgeResult:
@@ -41,8 +47,12 @@ def purge(store: EntityStore, keys: list[str]) -> PurgeResult:
 
     def write(connection: Connection) -> PurgeResult:
         gone = connection.execute(forget, values).rowcount
+        revisions = purge_revisions(connection, layout, keys)
         return PurgeResult(
-            gone, _count(connection, rows, values), _count(connection, changes, values)
+            gone,
+            _count(connection, rows, values),
+            _count(connection, changes, values),
+            revisions,
         )
 
     return store.pool.run(store.tenant, write)
@@ -55,7 +65,8 @@ def count_traces(store: EntityStore, keys: list[str]) -> int:
     query = sql.SQL(
         "select (select count(*) from {} where id = any(%(keys)s)) "
         "+ (select count(*) from change where type_id = %(type)s and id = any(%(keys)s)) "
-        "+ (select count(*) from gone where type_id = %(type)s and id = any(%(keys)s))"
+        "+ (select count(*) from gone where type_id = %(type)s and id = any(%(keys)s)) "
+        "+ (select count(*) from revision where type_id = %(type)s and id = any(%(keys)s))"
     ).format(sql.Identifier(layout.table))
 
     def look(connection: Connection) -> int:

@@ -3,7 +3,8 @@
 In:   operations on keys, requests for pages
 Out:  entities; for each write its version, or an error that says whether it happened
 
-- A write is one transaction: it commits the row and its row in `change`, or neither.
+- A write is one transaction: it commits the row, its row in `change` and its row in `revision`, or
+  nothing. The same statement writes all three.
 - Every write increases the version of a key by one, also across delete and create. Writers of one
   key run one after the other; versions order them, never a clock.
 - Every write is validated by the newest contract. A row of an older contract may keep it.
@@ -53,6 +54,7 @@ from thermocline.hot.postgres.schema.tenant import Tenant
 from thermocline.hot.postgres.session import postgres_errors
 from thermocline.hot.postgres.session.connect import Connection, Row
 from thermocline.hot.postgres.session.pool import Pool
+from thermocline.hot.postgres.store.author import current_author
 from thermocline.hot.postgres.store.idempotency import (
     EntityWriteRequest,
     KeyReused,
@@ -576,7 +578,8 @@ def insert_rows(connection: Connection, layout: Layout, records: Sequence[Json])
         f"as r({layout.record_type})), "
         f"new as (insert into {layout.table} (id, ver, schema_version, rest{layout.names_text}) "
         f"select id, {ver}, schema_version, rest{layout.names_text} from given "
-        'order by id collate "C" on conflict (id) do nothing returning id, ver) '
+        'order by id collate "C" on conflict (id) do nothing returning *), '
+        f"{_history_part('c')} "
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'u' from new "
         "returning id, ver"
     )
@@ -591,7 +594,7 @@ def update_rows(connection: Connection, layout: Layout, records: Sequence[Json])
         f"new as (update {layout.table} as old set ver = given.ver, "
         "schema_version = given.schema_version, written_at = clock_timestamp(), "
         f"rest = given.rest{layout.assignments} from given where old.id = given.id "
-        "returning old.id, old.ver) "
+        f"returning old.*), {_history_part('u')} "
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'u' from new "
         "returning id"
     )
@@ -605,11 +608,22 @@ def delete_rows(connection: Connection, layout: Layout, records: Sequence[Json])
         "as r(id text, ver bigint)), "
         f"old as (delete from {layout.table} as old using given where old.id = given.id), "
         "kept as (insert into gone (type_id, id, ver, why) "
-        "select %(type_id)s, id, ver, 'd' from given) "
+        "select %(type_id)s, id, ver, 'd' from given), "
+        "noted as (insert into revision (type_id, id, ver, op, at, author, request) "
+        "select %(type_id)s, id, ver, 'd', clock_timestamp(), %(author)s, %(request)s from given) "
         "insert into change (type_id, id, ver, op) select %(type_id)s, id, ver, 'd' from given "
         "returning id"
     )
     _write_records(connection, layout, query, records)
+
+
+def _history_part(op: str) -> str:
+    """Return the part of a statement that stores the rows of `new` in the history."""
+    return (
+        "noted as (insert into revision (type_id, id, ver, op, at, author, request, image) "  # noqa: S608
+        f"select %(type_id)s, id, ver, '{op}', written_at, %(author)s, %(request)s, "
+        "to_jsonb(new) from new)"
+    )
 
 
 def take_over_versions(
@@ -628,6 +642,11 @@ def take_over_versions(
     ).fetchall()
     late = {key: ver + 1 for key, ver, why in found if why == "d" and inserted[key] != ver + 1}
     for key, ver in late.items():
+        connection.execute(
+            "update revision set ver = %s where type_id = %s and id = %s "
+            "and xid = pg_current_xact_id() and ver = %s",
+            [ver, layout.type_id, key, inserted[key]],
+        )
         connection.execute(
             f"update {layout.table} set ver = %s where id = %s",  # noqa: S608
             [ver, key],
@@ -712,5 +731,11 @@ def _write_records(
             hint="send them in smaller parts",
             size_bytes_max=RECORDS_BYTES_MAX,
         )
-    values = {"records": text, "type_id": layout.type_id}
+    author = current_author()
+    values = {
+        "records": text,
+        "type_id": layout.type_id,
+        "author": author.key,
+        "request": author.request_id,
+    }
     return connection.execute(query, values).fetchall()

@@ -11,7 +11,7 @@ Out:  entities with their versions; when a write is answered, it is durable and 
 """
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -153,18 +153,49 @@ def delete(call: ApiRequest) -> ApiResponse:
 
 
 def history(call: ApiRequest) -> ApiResponse:
-    """Return an entity's earlier revisions."""
-    found = _entities(call).history(call.path["id"])
+    """Return every recorded change of an entity, or with `at` the one that was current then."""
+    entities, key = _entities(call), call.path["id"]
+    if call.params.at is None:
+        found = entities.history(key)
+    else:
+        one = entities.at(key, call.params.at)
+        found = [] if one is None else [one]
     return exact_json(
         response_types.Revisions(
             [
                 response_types.RevisionResponse(
-                    one.ver, one.document, _time(one.at), _number(one.version)
+                    one.ver,
+                    one.document,
+                    _time(one.at),
+                    _number(one.version),
+                    one.op,
+                    one.key,
+                    one.request_id,
                 )
                 for one in found
             ]
         )
     )
+
+
+def diff(call: ApiRequest) -> ApiResponse:
+    """Return the properties that differ between two versions of an entity."""
+    asked = call.params
+    found = _entities(call).diff(call.path["id"], asked.old, asked.new)
+    listed = [
+        response_types.PropertyChangeResponse(
+            one.pointer, one.old, one.new, one.is_added, one.is_removed
+        )
+        for one in found
+    ]
+    return exact_json(response_types.EntityDiff(listed))
+
+
+def keep_history(call: ApiRequest) -> response_types.HistoryKept:
+    """Set for how long the changes of a type are kept."""
+    kept_s = call.body.kept_s
+    length = None if kept_s is None else timedelta(seconds=kept_s)
+    return response_types.HistoryKept(_entities(call).keep_history(length))
 
 
 # Many

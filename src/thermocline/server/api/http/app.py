@@ -31,6 +31,7 @@ from starlette.types import Scope as AsgiScope
 from thermocline.alert.keeper import AlertKeeper
 from thermocline.config import NodeSettings
 from thermocline.errors import Forbidden, NotFound, ThermoclineError
+from thermocline.hot.postgres.store.author import write_as
 from thermocline.server.access.audit import Audit
 from thermocline.server.access.guard import ANONYMOUS, Caller, Guard, NodeGateway
 from thermocline.server.access.host_check import LOOPBACK_NAMES, HostRefusal, host_refusal
@@ -51,7 +52,13 @@ from thermocline.server.api.http.reply import (
     send_problem,
     send_prometheus_error,
 )
-from thermocline.server.api.types.route import ADMIT_CONNECTION, PROMETHEUS, ApiRequest, ApiRoute
+from thermocline.server.api.types.route import (
+    ADMIT_CONNECTION,
+    PROMETHEUS,
+    ApiRequest,
+    ApiResponse,
+    ApiRoute,
+)
 from thermocline.server.api.types.routes import ROUTES
 from thermocline.server.iceberg.endpoint import CATALOG_PREFIX, FILES_PREFIX, IcebergEndpoint
 from thermocline.server.observe.health import Health
@@ -296,9 +303,12 @@ class _PathHandler:
         threads = self._parts.work if route.scope else self._parts.health_work
         # A request without a key is charged to its peer.
         owner = caller.tenant if route.scope else f"peer {_peer(scope)}"
-        done = await threads.run(
-            lambda: encode_answer(call, run(call)), tenant=owner, receive=receive
-        )
+
+        def answer() -> ApiResponse:
+            with write_as(caller.key_id, request_id):
+                return encode_answer(call, run(call))
+
+        done = await threads.run(answer, tenant=owner, receive=receive)
         # An unsent answer occupies memory like an unprocessed request, so both are charged to one
         # budget.
         size_bytes = len(done.value)

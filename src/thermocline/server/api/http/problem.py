@@ -34,6 +34,7 @@ TITLES = {
     405: "the address does not support this method",
     406: "the answer's format is not supported",
     408: "the request arrived too slowly",
+    410: "changes after this position are gone",
     409: "the request conflicts with another change",
     412: "the version differs from the one in the request",
     413: "the body is too large",

@@ -41,6 +41,10 @@ ASKED_HEADERS: dict[str, dict[str, Any]] = {
     "Idempotency-Key": {
         "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"}
     },
+    "Last-Event-ID": {
+        "description": "the id of the last event that the client has, as browsers send it",
+        "schema": {"type": "string", "maxLength": 20_000},
+    },
     "If-Match": {
         "description": "the version that the entity must have, as in `ETag`",
         "schema": {"type": "string", "pattern": '^"[0-9]{1,18}"$'},

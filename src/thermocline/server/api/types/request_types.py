@@ -348,6 +348,41 @@ class PatchParams(StrictRequest):
     upsert: bool = False
 
 
+class RevisionParams(StrictRequest):
+    """The instant of which the one revision is wanted; every revision by default."""
+
+    at: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class DiffVersionParams(StrictRequest):
+    """The two versions of an entity to compare."""
+
+    old: Annotated[int, Meta(ge=1, le=1 << 62)]
+    new: Annotated[int, Meta(ge=1, le=1 << 62)]
+
+
+class KeepHistoryRequest(StrictRequest):
+    """For how many seconds the changes of a type are kept; null is the default, 30 days."""
+
+    kept_s: Annotated[float, Meta(ge=0, le=3_200_000_000)] | None
+
+
+class FeedParams(StrictRequest):
+    """Where the feed resumes, names of types with commas between them, and how long to wait."""
+
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    types: Text | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    wait_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class FeedStreamParams(StrictRequest):
+    """Where the stream begins, and names of types with commas between them."""
+
+    after: Annotated[str, Meta(max_length=20_000)] | None = None
+    types: Text | None = None
+
+
 class VersionParams(StrictRequest):
     """The version of a contract; the newest by default."""
 

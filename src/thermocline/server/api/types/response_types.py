@@ -421,18 +421,75 @@ class EntityPage(Struct):
 
 
 class RevisionResponse(Struct):
-    """An entity from an instant on; without a document if deleted, without a version while hot."""
+    """An entity from an instant on; without a document if deleted, without a version while hot.
+
+    `op` is created, updated or deleted; `key` is the id of the key that wrote, `request_id` its
+    request. They are null for changes from before changes were recorded.
+    """
 
     ver: int | None
     document: dict[str, Any] | None
     at: str
     version: int | None
+    op: str | None
+    key: str | None
+    request_id: str | None
 
 
 class Revisions(Struct):
-    """An entity's revision at each export that carried it, oldest first, and its present state."""
+    """Every recorded change of an entity, oldest first."""
 
     revisions: list[RevisionResponse]
+
+
+class PropertyChangeResponse(Struct):
+    """A property that differs: its JSON pointer, and its values in both versions."""
+
+    pointer: str
+    old: Any
+    new: Any
+    is_added: bool
+    is_removed: bool
+
+
+class EntityDiff(Struct):
+    """The properties that differ between two versions of an entity."""
+
+    changes: list[PropertyChangeResponse]
+
+
+class HistoryKept(Struct):
+    """For how many seconds the changes of a type are kept."""
+
+    kept_s: float
+
+
+class ChangeResponse(Struct):
+    """One committed change of an entity; the feed resumes after it at `position`."""
+
+    position: str
+    type: str
+    id: str
+    ver: int
+    op: str
+    at: str
+    document: dict[str, Any] | None
+    key: str | None
+    request_id: str | None
+    schema_version: int | None
+
+
+class Changes(Struct):
+    """Committed changes in the order of the feed; `position` resumes after the last one."""
+
+    changes: list[ChangeResponse]
+    position: str
+
+
+class FeedPlace(Struct):
+    """The position of now in the feed."""
+
+    position: str
 
 
 class ExportedResponse(Struct):

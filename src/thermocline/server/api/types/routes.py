@@ -21,6 +21,7 @@ from thermocline.server.api.handle import (
     blocks,
     console,
     entity,
+    feed,
     freshness,
     promql,
     query,
@@ -504,20 +505,6 @@ def _collection_routes() -> Iterator[ApiRoute]:
     )
     yield ApiRoute(
         "POST",
-        f"{API}/transaction",
-        "ingest",
-        "transaction",
-        "Write entities of several types: all or none",
-        response_types.BulkDone,
-        run=entity.transact,
-        body=request_types.TransactionRequest,
-        is_raw=True,
-        errors=(404, 409, 412, 429, 503),
-        request_headers=("Idempotency-Key",),
-        description=f"{WRITTEN} A failure names its `item` and nothing is done.",
-    )
-    yield ApiRoute(
-        "POST",
         f"{TYPE}/export",
         "admin",
         "entity_export",
@@ -547,10 +534,88 @@ def _entity_read_routes() -> Iterator[ApiRoute]:
         f"{ENTITY}/history",
         "query",
         "entity_history",
-        "List an entity's revisions: at each export, and now",
+        "List every recorded change of an entity, or the one of an instant",
         response_types.Revisions,
         run=entity.history,
+        params_type=request_types.RevisionParams,
         errors=(404, 503),
+    )
+    yield ApiRoute(
+        "GET",
+        f"{ENTITY}/diff",
+        "query",
+        "entity_diff",
+        "Compare two versions of an entity",
+        response_types.EntityDiff,
+        run=entity.diff,
+        params_type=request_types.DiffVersionParams,
+        errors=(404, 503),
+    )
+
+    yield ApiRoute(
+        "POST",
+        f"{TYPE}/history",
+        "admin",
+        "entity_keep_history",
+        "Set for how long the changes of a type are kept",
+        response_types.HistoryKept,
+        run=entity.keep_history,
+        body=request_types.KeepHistoryRequest,
+        errors=(404, 503),
+    )
+
+
+def _feed_routes() -> Iterator[ApiRoute]:
+    yield ApiRoute(
+        "POST",
+        f"{API}/transaction",
+        "ingest",
+        "transaction",
+        "Write entities of several types: all or none",
+        response_types.BulkDone,
+        run=entity.transact,
+        body=request_types.TransactionRequest,
+        is_raw=True,
+        errors=(404, 409, 412, 429, 503),
+        request_headers=("Idempotency-Key",),
+        description=f"{WRITTEN} A failure names its `item` and nothing is done.",
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/feed",
+        "query",
+        "feed",
+        "Read the next committed changes of entities; wait for one",
+        response_types.Changes,
+        stream=feed.changes,
+        params_type=request_types.FeedParams,
+        errors=(404, 410, 429, 503),
+        description="Each change after the position comes exactly once, in one order. 410: changes "
+        "after the position are no longer kept; begin with a snapshot.",
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/feed/stream",
+        "query",
+        "feed_stream",
+        "Follow the committed changes of entities as server-sent events",
+        bytes,
+        stream=feed.events,
+        params_type=request_types.FeedStreamParams,
+        forms=(feed.EVENT_STREAM,),
+        errors=(404, 410, 429, 503),
+        request_headers=("Last-Event-ID",),
+        description="The id of an event is its position; `data` is a change as in `feed`.",
+    )
+    yield ApiRoute(
+        "GET",
+        f"{API}/feed/position",
+        "query",
+        "feed_position",
+        "Return the position of now in the feed",
+        response_types.FeedPlace,
+        run=feed.position,
+        errors=(503,),
     )
 
 
@@ -801,6 +866,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_alert_routes(),
     *_contract_routes(),
     *_collection_routes(),
+    *_feed_routes(),
     *_entity_read_routes(),
     *_entity_write_routes(),
     *_admin_routes(),
