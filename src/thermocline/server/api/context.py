@@ -28,6 +28,7 @@ from thermocline.server.observe.metrics import Metrics
 from thermocline.server.otlp.memory_budget import MemoryBudget
 
 READING_THREADS = 32
+EVALUATING_THREADS = 8
 
 
 @dataclass(slots=True)
@@ -50,6 +51,10 @@ class ApiContext:
     work: WorkerThreads = field(default_factory=lambda: WorkerThreads("api"))
     # Separate threads: health answers even while every other thread waits for the disk.
     health_work: WorkerThreads = field(default_factory=lambda: WorkerThreads("health", threads=2))
+    # Separate threads: an evaluation waits for the workers of queries, whose answers need a thread.
+    evaluating: WorkerThreads = field(
+        default_factory=lambda: WorkerThreads("promql", threads=EVALUATING_THREADS)
+    )
     reading: WorkerThreads = field(init=False)
     # What tenants share, by class of cost; the node adds its listeners' connections and streams.
     shares: dict[str, Share] = field(default_factory=dict)
@@ -77,13 +82,16 @@ class ApiContext:
     @property
     def is_busy(self) -> bool:
         """Whether a thread is still working."""
-        return any(one.is_busy for one in (self.work, self.health_work, self.reading))
+        return any(one.is_busy for one in self._threads)
+
+    @property
+    def _threads(self) -> tuple[WorkerThreads, ...]:
+        return self.work, self.health_work, self.reading, self.evaluating
 
     def close(self) -> None:
         """Release the threads; running work ends by itself."""
-        self.work.close()
-        self.health_work.close()
-        self.reading.close()
+        for threads in self._threads:
+            threads.close()
 
 
 __all__ = ["ApiContext", "Caller"]

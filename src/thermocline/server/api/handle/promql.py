@@ -61,23 +61,23 @@ Work = Callable[[Lake, PrometheusParams, EvaluationLimits], bytes]
 
 
 def _answering(work: Work) -> Streamed:
-    """Return the handler of a route that is answered on a thread for answers."""
+    """Return the handler of a route that is answered on a thread for evaluations."""
 
     async def handle(call: ApiRequest, send: Send) -> None:
         asked = await _read_parameters(call)
         stopped = threading.Event()
-        gone = asyncio.ensure_future(wait_for_disconnect(call.receive))
+        limits = EvaluationLimits(
+            lookback_ms=_milliseconds(asked.lookback_delta, "lookback_delta", LOOKBACK_MS),
+            is_stopped=stopped.is_set,
+        )
         with call.parts.quota.of(call.caller.tenant).count_query():
+            gone = asyncio.ensure_future(wait_for_disconnect(call.receive))
             began_s, outcome = time.monotonic(), "error"
-            limits = EvaluationLimits(
-                lookback_ms=_milliseconds(asked.lookback_delta, "lookback_delta", LOOKBACK_MS),
-                is_stopped=stopped.is_set,
-            )
-            doing = call.parts.reading.start(
-                lambda: work(call.lake, asked, limits), tenant=call.caller.tenant
-            )
-            either: set[asyncio.Future[Any]] = {doing, gone}
             try:
+                doing = call.parts.evaluating.start(
+                    lambda: work(call.lake, asked, limits), tenant=call.caller.tenant
+                )
+                either: set[asyncio.Future[Any]] = {doing, gone}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if not doing.done():
                     outcome = "gone"
