@@ -3,6 +3,7 @@
 import threading
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 import thermocline as tc
@@ -263,3 +264,21 @@ def test_a_backup_of_a_lake_with_dropped_tables_is_restored_without_them(lake, t
         assert numbers(again.table("kept")) == [0, 1]
         with pytest.raises(TableNotFound):
             again.undrop_table("prices")
+
+
+@pytest.mark.parametrize("symbol", [["A", "B", "B"], None])
+def test_the_first_row_that_is_not_alone_in_its_bucket_is_named(tmp_path, symbol):
+    table = tc.TimeSeriesTable.create(
+        tmp_path / "t",
+        time_column="ts",
+        bucket="1h",
+        entity_columns=["symbol"] if symbol else [],
+        unique=True,
+    )
+    times = [datetime(2024, 6, 1, 1, minute, tzinfo=UTC) for minute in (0, 10, 50)]
+    rows = pa.table({"ts": times, **({"symbol": symbol} if symbol else {})})
+    with pytest.raises(Invalid, match="two rows of one entity") as caught:
+        table.append(rows)
+    assert caught.value.interval == "[2024-06-01T01:00:00Z, 2024-06-01T02:00:00Z)"
+    assert caught.value.facts.get("entity") == ({"symbol": "B"} if symbol else None)
+    assert table.version() == 1

@@ -15,11 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from thermocline.cold.change.remove_buckets import BucketRemoval
 from thermocline.cold.coverage import CoverageIndex
 from thermocline.cold.log.transaction import CommitPlan
-from thermocline.cold.segment.measure import check_entity_count, encode_entities, entity_type_error
+from thermocline.cold.segment.measure import (
+    check_entity_count,
+    encode_entities,
+    entity_type_error,
+    list_cells,
+)
 from thermocline.cold.segment.stage import Stage, StagedSegment, check_writable
 from thermocline.cold.storage.storage import Storage
 from thermocline.errors import Conflict, CoverageOverlapError, Invalid
@@ -43,6 +49,7 @@ from thermocline.format.schema import ColumnFit, Schema, create_schema, fit_colu
 from thermocline.format.writer_settings import WriterSettings, parse_writer
 
 BUCKETS_NAMED_MAX = 5
+DUPLICATE_ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,7 @@ class AppendPlanner:
     ) -> Sequence[Action]:
         """Return the actions that make room for the new rows; raise if there is none."""
         if state.spec.is_unique:
-            check_unique(state, coverage, sum(s.measured.row_count for s in self._stage.staged))
+            self._check_unique(state, coverage)
             if policy == "allow":
                 raise unique_policy_error()
         if policy != "allow":
@@ -195,6 +202,29 @@ class AppendPlanner:
         if policy == "reject":
             self._check_overlap(state, coverage)
         return self._replace_buckets(state, coverage) if policy == "replace" else ()
+
+    def _check_unique(self, state: TableState, coverage: Coverage) -> None:
+        """Raise `Invalid` that names the first bucket with two of the new rows."""
+        staged = self._stage.staged
+        try:
+            check_unique(state, coverage, sum(one.measured.row_count for one in staged))
+        except Invalid as error:
+            error.facts |= self._find_duplicate(state)
+            raise
+
+    def _find_duplicate(self, state: TableState) -> dict[str, Any]:
+        """Return the interval, and entity, of the first new row that is not alone in its bucket."""
+        spec, seen = state.spec, set[tuple[str, int]]()
+        columns = [spec.time_column, *spec.entity_columns]
+        for staged in self._stage.staged:
+            with pq.ParquetFile(self._storage.open_input(staged.path)) as file:
+                for batch in file.iter_batches(DUPLICATE_ROWS_AT_ONCE, columns=columns):
+                    for key, number in list_cells(batch, spec):
+                        if (key, number) in seen:
+                            interval = _interval_text(spec.bucket, number)
+                            return {"interval": interval, **_entity_fact(spec, key)}
+                        seen.add((key, number))
+        return {}
 
     def _unite_staged(self, state: TableState) -> Coverage:
         total = empty_coverage(state.spec.bucket.code)
@@ -396,6 +426,13 @@ def _interval_text(bucket: Bucket, number: int) -> str:
     return f"[{max(low, least)}, {end}"
 
 
+def _entity_fact(spec: TableSpec, key: str) -> dict[str, Any]:
+    """Return the entity of a key as a fact; nothing for a table without entity columns."""
+    if not key:
+        return {}
+    return {"entity": dict(zip(spec.entity_columns, entity_values(key), strict=True))}
+
+
 def overlap_error(
     state: TableState, found: dict[str, Buckets], files: Sequence[str] = ()
 ) -> CoverageOverlapError:
@@ -413,7 +450,7 @@ def overlap_error(
         "overlapping": sum(len(held) for held in found.values()),
     }
     if key:
-        facts["entity"] = dict(zip(state.spec.entity_columns, entity_values(key), strict=True))
+        facts |= _entity_fact(state.spec, key)
         facts["entities_overlapping"] = len(found)
     if files:
         return CoverageOverlapError(

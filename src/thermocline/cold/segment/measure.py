@@ -9,7 +9,7 @@ Out:  a `SegmentMeasurement`: rows, first and last time, coverage
 - No other column is decoded.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +144,14 @@ def list_entities(batch: pa.RecordBatch, spec: TableSpec) -> set[str]:
         return set()
     codes, keys = encode_entities(batch, spec)
     return {keys[code] for code in np.flatnonzero(np.bincount(codes)).tolist()}
+
+
+def list_cells(batch: pa.RecordBatch, spec: TableSpec) -> Iterator[tuple[str, int]]:
+    """Yield the entity's key and the bucket of each row."""
+    codes, keys = encode_entities(batch, spec)
+    numbers = spec.bucket.numbers_of(*_read_times(batch, spec))
+    for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
+        yield keys[code], number
 
 
 def _read_times(batch: pa.RecordBatch | pa.Table, spec: TableSpec) -> tuple[npt.NDArray[Any], str]:
