@@ -144,6 +144,15 @@ def test_a_range_is_its_instants(source):
         }
 
 
+def test_values_are_counted_over_groups_that_their_label_joins():
+    made = MemorySource()
+    for number, version in enumerate((6, 6, 7)):
+        made.add(labels("build", job=f"j{number}", group="a"), 0, version)
+    found = evaluate_instant(made, 'count_values by (job, group) ("job", build)', 0).value
+    counts = {dict(one)["job"]: found.values[place, 0] for place, one in enumerate(found.labels)}
+    assert counts == {"6": 2, "7": 1}
+
+
 def test_a_stale_marker_ends_a_series_at_once_and_silence_after_five_minutes():
     made = MemorySource()
     made.add(labels("up", job="a"), 0, 1.0)

@@ -6,6 +6,7 @@ Out:  a vector with one series for each group, or with chosen series of each
 - Series are ordered by group once; each aggregation is then one reduction along that axis.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ from thermocline.promql.values import (
     apply_drops,
     empty_vector,
     make_vector,
-    merge_same_labels,
 )
 from thermocline.promql.windows import exact_mean, exact_sum, needs_exact_sum
 
@@ -217,24 +217,19 @@ def _count_values(node: Aggregation, vector: SeriesVector, label: str) -> Series
     if not len(vector):
         return empty_vector(steps)
     groups = _group(vector, node)
-    labels: list[Labels] = []
-    rows: list[Floats] = []
-    drops: list[bool] = []
+    counts: dict[Labels, Floats] = {}
+    drops: dict[Labels, bool] = {}
     for number, members in enumerate(groups.members()):
         values, has = groups.values[members], groups.has[members]
         kept = [pair for pair in groups.labels[number] if pair[0] != label]
-        texts: dict[str, list[float]] = {}
         for value in np.unique(values[has]).tolist():
-            texts.setdefault(go_number_plain(value), []).append(value)
-        for text, same in texts.items():
-            equal = np.zeros(has.shape, dtype=bool)
-            for value in same:
-                equal |= (values == value) | (np.isnan(values) & (value != value))
-            labels.append(make_labels([*kept, (label, text)]))
-            rows.append((equal & has).sum(axis=0).astype(np.float64))
-            drops.append(groups.drops[number])
-    counted = np.array(rows).reshape(len(rows), steps)
-    return merge_same_labels(make_vector(labels, counted, counted > 0, drops=drops))
+            same = np.isnan(values) if math.isnan(value) else values == value
+            # Groups that differ only in this label are one group when it has the value.
+            labels = make_labels([*kept, (label, go_number_plain(value))])
+            counts[labels] = counts.get(labels, np.zeros(steps)) + (same & has).sum(axis=0)
+            drops[labels] = drops.get(labels, False) or groups.drops[number]
+    counted = np.array(list(counts.values())).reshape(len(counts), steps)
+    return make_vector(list(counts), counted, counted > 0, drops=list(drops.values()))
 
 
 def go_number_plain(value: float) -> str:
