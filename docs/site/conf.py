@@ -31,6 +31,8 @@ PAGES = {
         "docs/contract",
         "docs/pipeline",
         "docs/alerts",
+        "docs/clients",
+        "docs/frames",
         "docs/iceberg",
         "docs/promql",
         "docs/console",
