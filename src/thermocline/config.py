@@ -169,6 +169,7 @@ class NodeSettings:
     data: str = setting("thermocline-data", "text")
     lake_url: str = setting("", "text")
     lake_id: str = setting("", "text")
+    advertise: str = setting("", "text")
     http: Address | None = setting(Address("127.0.0.1", 4318), "address")
     grpc: Address | None = setting(Address("127.0.0.1", 4317), "address")
     api: Address | None = setting(Address("127.0.0.1", 4320), "address")

@@ -32,7 +32,7 @@ from thermocline.format.log.state import TableState
 from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.follower import FollowedTable
 from thermocline.hot.wal.tier import WalTable, WalTier
-from thermocline.lake_table import LakeTable, OpenReaders
+from thermocline.lake_table import LakeTable, NoJournal, OpenReaders, OtherSources
 from thermocline.query.session import Params, Session
 from thermocline.query.source import check_table_name
 from thermocline.query.worker.pool import QueryPool, TableRef
@@ -59,13 +59,18 @@ class LakeHost(Protocol):
         ...
 
     @property
+    def others(self) -> OtherSources | None:
+        """The other nodes of the lake; None for a lake with one journal."""
+        ...
+
+    @property
     def tier(self) -> WalTier:
         """The journal and the hot rows."""
         ...
 
     def hot_table(
         self, tenant: str, entry: CatalogEntry, cold: ColdTable
-    ) -> WalTable | FollowedTable:
+    ) -> WalTable | FollowedTable | NoJournal:
         """Return the hot half of a tenant's table."""
         ...
 
@@ -161,7 +166,7 @@ class Lake:
         # A node's clients write conditions: those are parsed and evaluated in workers only.
         pool = self.node.pool
         opened = None if pool is None else partial(pool.open_condition, tenant=self.tenant)
-        return LakeTable(entry.name, cold, hot, self._readers, opened)
+        return LakeTable(entry.name, cold, hot, self._readers, opened, self.node.others)
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
@@ -178,7 +183,7 @@ class Lake:
         check_table_name(to)
         table = self.table(name)
         _check_renamable(table, "rename")
-        with self._lock:
+        with table.alone("rename a table"), self._lock:
             try:
                 self._catalog.rename(table.name, to)
             finally:
@@ -209,7 +214,7 @@ class Lake:
         table_id = table.cold.state().spec.table_id
         # Order matters: writes are blocked until the name is gone, so that every acknowledged row
         # is in the version that an undo brings back.
-        with table.block_writes():
+        with table.alone("drop a table"), table.block_writes():
             table.flush_hot()
             with self._lock:
                 try:
@@ -268,7 +273,7 @@ class Lake:
         source = self.table(name)
         _check_renamable(source, "copy")
         if at is None:
-            source.flush()
+            source.flush_everywhere()
         with pin_version(source.cold, source.cold.state(at).version) as version:
             self._catalog.copy(source.cold, source.cold.state(version), to)
         return self.table(to)
@@ -451,9 +456,7 @@ class Lake:
                 one.name,
                 one.root(),
                 self.node.storage_options,
-                hot=partial(one.snapshot, asked)
-                if isinstance(one, EntityLakeTable)
-                else one.snapshot,
+                hot=partial(_take_snapshot, one, asked),
             )
             for one in tables
         ]
@@ -472,7 +475,8 @@ class Lake:
                 except TableNotFound:
                     continue  # dropped since the names were read
                 if self._registered.get(name) is not table:
-                    self._session.register_view(name, table.cold, table.snapshot)
+                    take = partial(_take_snapshot, table)
+                    self._session.register_view(name, table.cold, take)
                     self._registered[name] = table
         return self._session
 
@@ -558,6 +562,14 @@ def _use_mode(mode: ReadMode | str | None) -> Iterator[None]:
         _mode.reset(token)
 
 
+def _take_snapshot(table: LakeTable, mode: ReadMode | None = None) -> HotSnapshot:
+    """Return a table's hot rows, as the mode of a query asks; without one, that of the thread."""
+    asked = mode or _mode.get()
+    if isinstance(table, EntityLakeTable):
+        return table.snapshot(asked)
+    return table.snapshot(is_strict=asked is not ReadMode.BEST_EFFORT)
+
+
 class EntityLakeTable(LakeTable):
     """The rows of an entity type as a table: those that are not in the lake are in PostgreSQL."""
 
@@ -568,14 +580,15 @@ class EntityLakeTable(LakeTable):
         lake: Lake,
         name: str,
         cold: ColdTable,
-        hot: WalTable | FollowedTable,
+        hot: WalTable | FollowedTable | NoJournal,
         readers: OpenReaders,
     ) -> None:
         super().__init__(name, cold, hot, readers)
         self._lake = lake
 
-    def snapshot(self, mode: ReadMode | None = None) -> HotSnapshot:
+    def snapshot(self, mode: ReadMode | None = None, *, is_strict: bool = True) -> HotSnapshot:
         """Return the hot rows from PostgreSQL; `mode` says what to do while it is down."""
+        del is_strict  # the mode says it
         self._readers.check_open()
         return self._lake.entity(self.name).snapshot(mode=mode or _mode.get())
 

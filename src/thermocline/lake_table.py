@@ -13,8 +13,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ from thermocline.hot.wal.tier import WalTable
 from thermocline.ingest.entity_limit import EntityLimit
 from thermocline.ingest.idempotency import RequestLedger, request_key
 from thermocline.ingest.rows import TrustedRows, fit_rows, rows_table
+from thermocline.names import CLIENT_KEY_PREFIX
 from thermocline.snapshot import TableView, resolve_view
 from thermocline.table import At, RowCondition, TimeSeriesTable
 
@@ -82,6 +84,37 @@ class OpenReaders:
                 one.release()
 
 
+class OtherSources(Protocol):
+    """The other journals of a lake that several nodes serve."""
+
+    def snapshots(self, table_id: str, *, is_strict: bool) -> tuple[tuple[HotSnapshot, ...], str]:
+        """Return the hot rows of a table in all of them, and a warning if one is missing."""
+        ...
+
+    def flush(self, table_id: str) -> None:
+        """Have all of them flush a table; `Unavailable` when one cannot be reached."""
+        ...
+
+    def alone(self, operation: str) -> AbstractContextManager[None]:
+        """Keep other nodes away while the block runs; `Conflict` when there is one."""
+        ...
+
+    def check_owned(self) -> None:
+        """Raise `Conflict` when another process has taken over this node's journal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoJournal:
+    """The hot half of a table in a process without a journal: all hot rows are in other nodes."""
+
+    table_id: bytes
+
+    def snapshot(self) -> HotSnapshot:
+        """Return no rows."""
+        return HotSnapshot("", Mark(0))
+
+
 class LakeTable(TimeSeriesTable):
     """A table of a lake: a `TimeSeriesTable` with hot rows, which are durable at once."""
 
@@ -92,15 +125,20 @@ class LakeTable(TimeSeriesTable):
         self,
         name: str,
         cold: ColdTable,
-        hot: WalTable | FollowedTable,
+        hot: WalTable | FollowedTable | NoJournal,
         readers: OpenReaders,
         open_condition: OpenCondition | None = None,
+        others: OtherSources | None = None,
     ) -> None:
-        """`open_condition` compiles the conditions of deletes, in place of this process."""
+        """`open_condition` compiles the conditions of deletes, in place of this process.
+
+        `others` are the journals of other nodes of the same lake.
+        """
         super().__init__(cold)
         self.name = name
         self._conditions = open_condition
         self._hot = hot
+        self._others = others
         self._readers = readers
         self._flush_lock = threading.Lock()
         self._gate = WriteGate()
@@ -132,15 +170,16 @@ class LakeTable(TimeSeriesTable):
         """Return what the table is and holds, under the names of the HTTP API.
 
         All numbers are of one reading: no row counts as both hot and cold. `rows` counts cold rows.
+        There is a `warning` when hot rows of another node of the lake may be missing.
         """
         from thermocline.show.facts import table_values
 
-        view = self._view(at)
-        hot_rows = _count_hot_rows(view)
+        view = self._view(at) if at is not None else self._degraded_view()
         return {
             "name": self.name,
-            "hot_rows": hot_rows,
+            "hot_rows": _count_hot_rows(view),
             **table_values(self._report_coverage(view)),
+            **({"warning": view.warning} if view.warning else {}),
         }
 
     def write(
@@ -175,6 +214,11 @@ class LakeTable(TimeSeriesTable):
         if request_id is None:
             return self._submit(rows, evolve, wait_s, None)
         key = request_key(request_id)
+        if self._others is not None and not request_id.startswith(CLIENT_KEY_PREFIX):
+            # Another node may have the request. If one cannot be reached, this raises.
+            known = _list_requests(self._view()).get(key)
+            if known is not None:
+                return _completed_future(known)
         outcome = self._request_ledger.begin(key)
         if outcome is None:
             try:
@@ -213,9 +257,13 @@ class LakeTable(TimeSeriesTable):
                 self.widen_column(field.name, field.type)
         return given
 
+    def alone(self, operation: str) -> AbstractContextManager[None]:
+        """Keep other nodes away while the block runs; `Conflict` when there is one."""
+        return nullcontext() if self._others is None else self._others.alone(operation)
+
     def widen_column(self, name: str, kind: pa.DataType) -> Version:
         """Widen the type of a column, also for hot rows: they are flushed first."""
-        with self._gate.exclusive():
+        with self.alone("widen a column"), self._gate.exclusive():
             # Order matters: writes are blocked, so that no row arrives between check and change.
             self.flush()
             return super().widen_column(name, kind)
@@ -290,14 +338,20 @@ class LakeTable(TimeSeriesTable):
             state.schema_id, batch, wait_s=wait_s, requests=requests, result=batch.num_rows
         )
 
+    def _degraded_view(self) -> TableView:
+        """Return the view that may lack rows of another node; then it has a warning."""
+        return resolve_view(self.snapshot(is_strict=False), self.cold)
+
+    def _own_view(self) -> TableView:
+        """Return the view without the hot rows of other nodes, for a write: it waits for none."""
+        return resolve_view(self._hot.snapshot(), self.cold)
+
     def _requests(self) -> Mapping[str, int]:
-        """Return the idempotency keys that the table's log and its hot rows have."""
-        view = self._view()
-        hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
-        return {**view.state.requests, **hot}
+        """Return the idempotency keys that the table's log and this node's hot rows have."""
+        return _list_requests(self._own_view())
 
     def _list_held_entities(self) -> Iterable[str]:
-        return self.held().coverage.entities.keys()
+        return self._report_coverage(self._own_view()).coverage.entities.keys()
 
     def _reserve_entities(self, state: TableState, batch: pa.RecordBatch) -> set[str]:
         """Reserve and return the new entities; raise for null times and for too many entities."""
@@ -314,13 +368,28 @@ class LakeTable(TimeSeriesTable):
         return self._hot
 
     def flush(self) -> Version:
-        """Flush the hot rows into the lake; return the version that has them."""
+        """Flush the hot rows into the lake; return the version that has them.
+
+        Other nodes of the lake flush theirs by themselves; `flush_everywhere` waits for them.
+        """
         self.flush_hot()
+        return self.version()
+
+    def flush_everywhere(self) -> Version:
+        """Flush the hot rows of every node of the lake; return a version that has them.
+
+        `Unavailable` when a node cannot be reached: then some rows may still be hot.
+        """
+        self.flush_hot()
+        if self._others is not None:
+            self._others.flush(self.cold.state().spec.table_id)
         return self.version()
 
     def flush_hot(self) -> Mark | None:
         """Flush every row that is hot now; return the mark reached, or None if none was hot."""
         hot = self.hot()
+        if self._others is not None:
+            self._others.check_owned()
         with self._flush_lock:
             last = hot.snapshot().parts[-1:]
             mark = flush(hot, self.cold)
@@ -329,17 +398,26 @@ class LakeTable(TimeSeriesTable):
                 mark = flush(hot, self.cold)
         return mark
 
-    def snapshot(self) -> HotSnapshot:
-        """Return the hot rows, from memory or from the journal of another process."""
+    def snapshot(self, *, is_strict: bool = True) -> HotSnapshot:
+        """Return the hot rows: from memory, a journal's files, and the other nodes of the lake.
+
+        `Unavailable` names a node that cannot be reached; if not `is_strict`, the result has a
+        warning in place of that node's rows.
+        """
         self._check_there()
-        return self._hot.snapshot()
+        found = self._hot.snapshot()
+        if self._others is None:
+            return found
+        table_id = self.cold.state().spec.table_id
+        others, warning = self._others.snapshots(table_id, is_strict=is_strict)
+        return replace(found, others=others, warning=warning)
 
     def delete(
         self, where: str | None = None, *, start: object = None, end: object = None
     ) -> Version:
         """Delete rows, including hot ones: hot rows are flushed first."""
         check_not_entities(self.cold.state().spec, "delete")
-        self.flush()
+        self.flush_everywhere()
         return super().delete(where, start=start, end=end)
 
     def _open_condition(
@@ -355,8 +433,8 @@ class LakeTable(TimeSeriesTable):
         state = self.cold.state()
         rows = rows_table(rows, state.schema, state.spec)
         if expected_version is None:
-            self.flush()  # hot rows have keys, too
-        elif any(part.batch.num_rows for part in self.snapshot().parts):
+            self.flush_everywhere()  # hot rows have keys, too
+        elif self.snapshot().row_count:
             raise Conflict(
                 "the table has hot rows that no version contains yet",
                 hint="flush first, then read the version again",
@@ -369,13 +447,13 @@ class LakeTable(TimeSeriesTable):
         """Delete the rows past the table's retention, including hot ones."""
         check_flag(yes, "yes")
         check_not_entities(self.cold.state().spec, "retain")
-        self.flush()
+        self.flush_everywhere()
         return super().retain(yes=yes)
 
     def restore(self, at: At) -> Version:
         """Restore the table to a version or instant; hot rows are flushed first."""
         check_not_entities(self.cold.state().spec, "restore")
-        self.flush()
+        self.flush_everywhere()
         return super().restore(at)
 
     def scan(
@@ -431,6 +509,11 @@ class LakeTable(TimeSeriesTable):
             return super()._view(at)
         # Order matters: the hot rows first, then the version to which some of them may have moved.
         return resolve_view(self.snapshot(), self.cold)
+
+
+def _list_requests(view: TableView) -> dict[str, int]:
+    hot = {key: rows for part in view.parts for key, rows in part.requests.items()}
+    return {**view.state.requests, **hot}
 
 
 def _count_hot_rows(view: TableView) -> int:

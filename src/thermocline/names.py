@@ -28,6 +28,8 @@ OPERATIONS_MAX = 10_000  # of one bulk request
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
 OTLP_IDEMPOTENCY_KEY_LENGTH_MAX = 255
+CLIENT_KEY_PREFIX = "client."
+"""Begins the idempotency keys that a client makes for its own retries, which go to one node."""
 HTTP_IDEMPOTENCY_KEY_LENGTH_MAX = 200
 HTTP_IDEMPOTENCY_KEY = rf"[\x21-\x7e]{{1,{HTTP_IDEMPOTENCY_KEY_LENGTH_MAX}}}"
 

@@ -7,8 +7,9 @@ Out:  the lake of each tenant
 - Flushes run concurrently with writers and readers: when much is hot, when rows have been hot for
   long, on demand and at `close`. A failed flush is retried; its rows stay hot and durable.
 - The lake may be an object store, or a folder that is not the data folder. Names, tables and logs
-  are there; the journal and the copies of segments stay in the data folder. One journal belongs to
-  one lake, so a second data folder is refused.
+  are there; the journal and the copies of segments stay in the data folder. Several nodes may serve
+  such a lake, each with its journal. A node registers before it acknowledges a row, and
+  leaves when no row is only in its journal.
 - A read-only node follows the journal of the process that writes it. It writes no rows; it pins
   the versions it reads, as every reader does.
 """
@@ -54,19 +55,24 @@ from thermocline.format import layout
 from thermocline.format.instant import NS_PER_US, TimeNs
 from thermocline.format.log.action import Mark
 from thermocline.format.log.commit_note import NoteHole
+from thermocline.hot.tier import HotSnapshot
 from thermocline.hot.wal.folder import read_identity
 from thermocline.hot.wal.follower import FollowedTable, JournalFollower
 from thermocline.hot.wal.recovery import RecoveryReport
 from thermocline.hot.wal.repair.quarantine import RejectedFrame, set_aside
 from thermocline.hot.wal.tier import WalTable, WalTier
 from thermocline.lake import Lake
-from thermocline.lake_table import LakeTable, read_only_error
+from thermocline.lake_table import LakeTable, NoJournal, OtherSources, read_only_error
 from thermocline.names import DEFAULT_TENANT
+from thermocline.peers.peers import Peers
+from thermocline.peers.registry import SourceRegistry
 from thermocline.query.worker.pool import QueryPool
 
 if TYPE_CHECKING:
     from thermocline.entity.postgres_service import PostgresService
     from thermocline.entity.types import EntityCatalog
+
+OWNED_CHECK_S = 5.0
 
 
 class Node:
@@ -83,9 +89,11 @@ class Node:
         disk: Disk | None = None,
         now_ns: Callable[[], int] | None = None,
         closes_with_lake: bool = False,
+        url: str = "",
     ) -> None:
         """`root` is the data folder; `lake` is where the tables are, by default the same folder.
 
+        `url` is where other nodes of the lake can ask this process for its hot rows.
         With `closes_with_lake`, closing the default tenant's lake closes the node.
         """
         self._settings = settings or LakeSettings()
@@ -96,6 +104,9 @@ class Node:
         self.storage_options = _add_cache(lake, storage_options, self._settings, self._data)
         place = root if lake is None else open_storage(lake, self.storage_options, "lake")
         self._tenants = TenantCatalog(place, self._disk)
+        self._is_elsewhere = lake is not None
+        self._url = url
+        self.peers: Peers | None = None
         self._catalogs: dict[str, Catalog] = {}
         self._lakes: dict[str, Lake] = {}
         self._table_names: dict[bytes, tuple[str, str]] = {}  # tenant and name by id
@@ -108,6 +119,8 @@ class Node:
         if self.pool is not None:
             self.pool.queue.is_shared = lambda: len(self.tenants()) > 1
         self._is_closing = self._is_closed = False
+        self._fenced: Conflict | None = None
+        self._owned_s = clock.monotonic()
         self._entities = _open_entity_half(self._settings, self._data, is_read_only=is_read_only)
         self._wake = threading.Event()
         self._tier: WalTier | None = None
@@ -117,12 +130,7 @@ class Node:
         self._flush_errors: dict[tuple[str, str], ThermoclineError] = {}
         self._export_errors: dict[tuple[str, str], ThermoclineError] = {}
         if is_read_only:
-            catalog = self._catalog(DEFAULT_TENANT)
-            identity = catalog.identity()
-            if identity is None:
-                raise NotFound("there is no lake here", hint="check the path", folder=catalog.root)
-            self._check_names(catalog, identity)
-            self._follower = JournalFollower(self._disk, self._journal_folder)
+            self._open_for_reading()
         else:
             self._tier = self._open_journal()
         self._clock: threading.Thread | None = None
@@ -135,6 +143,40 @@ class Node:
                 self._entities.start_exports(self._list_exports)
         # A node that is not closed closes with the process. Its hot rows stay in the journal.
         atexit.register(self.close, flush=False)
+
+    def _open_for_reading(self) -> None:
+        """Check the names, and follow the journal in the data folder if there is one."""
+        catalog = self._catalog(DEFAULT_TENANT)
+        identity = catalog.identity()
+        if identity is None:
+            raise NotFound("there is no lake here", hint="check the path", folder=catalog.root)
+        self._check_names(catalog, identity)
+        journal = read_identity(self._disk, self._journal_folder)
+        self._find_peers(identity, None if journal is None else journal.journal_id.hex())
+        if self.peers is None or journal is not None:
+            self._follower = JournalFollower(self._disk, self._journal_folder)
+
+    @property
+    def others(self) -> OtherSources | None:
+        """The other nodes of the lake; None for a lake with one journal."""
+        return self.peers
+
+    def _find_peers(self, identity: LakeIdentity, own_source: str | None) -> None:
+        if identity.is_shared:
+            registry = SourceRegistry(self._tenants.lake, identity.lake_id)
+            self.peers = Peers(registry, own_source)
+
+    def hot_rows_of(self, table_id: bytes) -> HotSnapshot:
+        """Return the rows of a table that are only in this process's journal and memory."""
+        for hot in self.tier.tables():
+            if hot.table_id == table_id:
+                return hot.snapshot()
+        return HotSnapshot(self.tier.source, Mark(0))
+
+    def flush_table(self, table_id: bytes) -> None:
+        """Flush one table, if it has hot rows here."""
+        if self.hot_rows_of(table_id).parts:
+            self._find_table(table_id).flush_hot()
 
     @property
     def _journal_folder(self) -> str:
@@ -191,11 +233,13 @@ class Node:
 
     def hot_table(
         self, tenant: str, entry: CatalogEntry, cold: ColdTable
-    ) -> WalTable | FollowedTable:
+    ) -> WalTable | FollowedTable | NoJournal:
         """Return the hot half of a tenant's table, which a flush finds by its id from now on."""
         table_id = bytes.fromhex(entry.table_id)
         if self._follower is not None:
             return self._follower.table(table_id)
+        if self._is_read_only:
+            return NoJournal(table_id)
         tier = self.tier
         self._table_names[table_id] = tenant, entry.name
         return tier.table(table_id, cold.state().marks.get(tier.source, Mark(0)))
@@ -221,6 +265,8 @@ class Node:
         """Raise `Unavailable` if the node is closed, `Invalid` if another process opened it."""
         if self._is_closed:
             raise Unavailable("the lake is closed", hint="connect again")
+        if self._fenced is not None:
+            raise self._fenced
         if os.getpid() != self._process:
             # The hot rows in this process are a copy from the time of the fork and never change.
             hint = "connect again in this process, with read_only"
@@ -284,12 +330,24 @@ class Node:
             if self._is_closed:
                 return
             try:
+                self._check_owned()
                 self._flush_each(self._list_due())
                 self.flush_error = None
             except ThermoclineError as error:
                 self.flush_error = error  # the rows stay hot and durable; the next round retries
             except Exception as error:  # noqa: BLE001  the clock must not stop
                 self.flush_error = Unavailable("a flush failed", why=repr(error))
+
+    def _check_owned(self) -> None:
+        """Stop serving when another process has taken over the journal."""
+        if self.peers is None or clock.monotonic() - self._owned_s < OWNED_CHECK_S:
+            return
+        try:
+            self.peers.check_owned()
+            self._owned_s = clock.monotonic()
+        except Conflict as error:
+            self._fenced = error
+            raise
 
     def _list_due(self) -> list[WalTable]:
         """Return the tables with rows that are old, or all tables if memory is short; by size."""
@@ -364,7 +422,10 @@ class Node:
         if self._clock is not None:
             self._clock.join()
         with ExitStack() as held:
+            if self.peers is not None:
+                held.callback(self.peers.close)
             if self._tier is not None:
+                held.callback(self._leave)
                 held.callback(self._tier.close)
             if self._entities is not None:
                 held.callback(self._entities.close, stop_embedded=not self._is_read_only)
@@ -372,6 +433,14 @@ class Node:
                 held.callback(self.pool.close)
             for lake in list(self._lakes.values()):
                 held.callback(lake.close_session)
+
+    def _leave(self) -> None:
+        """Leave the list of sources if no row is only in the journal, which is closed now."""
+        if self.peers is None or self._tier is None:
+            return
+        if not any(hot.snapshot().parts for hot in self._tier.tables()):
+            with suppress(ThermoclineError):  # it stays listed: the next start leaves
+                self.peers.leave()
 
     def __enter__(self) -> "Node":
         return self
@@ -393,13 +462,20 @@ class Node:
             self._journal_folder,
             self._table_mark,
             self._settings.wal,
-            expected=None if identity is None else identity.journal_id,
+            expected=None if identity is None or identity.is_shared else identity.journal_id,
             on_pressure=self._wake.set,
             **({} if self._now_ns is None else {"now_ns": self._now_ns}),
         )
         try:
-            if identity is None and catalog.create_lake(tier.source).journal_id != tier.source:
-                raise _other_node_error(catalog)
+            if identity is None:
+                identity = catalog.create_lake(tier.source, is_shared=self._is_elsewhere)
+                if identity.journal_id != tier.source and not identity.is_shared:
+                    raise _other_node_error(catalog)
+            self._find_peers(identity, tier.source)
+            if self.peers is not None:
+                # Order matters: a source registers before its first row is acknowledged.
+                has_rows = any(hot.snapshot().parts for hot in tier.tables())
+                self.peers.register(self._url, has_rows=has_rows)
             for tenant in self._tenants:
                 self._catalog(tenant).finish_renames()
             for tenant, owner, entry in self._tables():
@@ -475,6 +551,8 @@ def _check_lake(disk: Disk, catalog: Catalog, identity: LakeIdentity, folder: st
     `Corruption` where the journal is beside `lake.json`; `Conflict` where the lake is elsewhere:
     then it is the lake of another node.
     """
+    if identity.is_shared:
+        return
     journal = read_identity(disk, folder)
     if folder != catalog.journal_folder:
         if journal is None or journal.journal_id.hex() != identity.journal_id:

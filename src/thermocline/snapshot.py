@@ -5,6 +5,8 @@ Out:  a `TableView`: the cold rows of `state`, plus the hot parts that it does n
 
 - Every row acknowledged before the snapshot is in exactly one half of the view. If a flush commits
   in between, the version's mark is past the flushed parts, and the view omits them.
+- The same holds for each journal by itself where a table has several: the snapshots of all of them
+  are taken before the one version is read.
 - A snapshot of entities, whose rows change, names the one version it belongs to and the rows of
   that version that it hides. It fits no other version.
 - Order matters: a version read before the snapshot would lack the rows that a flush moved into a
@@ -40,11 +42,17 @@ CHUNKS_MAX = 128  # 5,000 batches cost the engine 300 ms of overhead, 50 cost no
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """One exact reading of a table; if it is not exact, `pairing` says what is missing."""
+    """One exact reading of a table; if it is not exact, `missing` says what is missing."""
 
     state: TableState
     parts: tuple[HotPart, ...] = ()
     pairing: HotVersion | None = None
+    missing: str = ""
+
+    @property
+    def warning(self) -> str:
+        """What the view may lack; empty for an exact one."""
+        return self.missing or (self.pairing.warning if self.pairing else "")
 
 
 def resolve_view(hot: HotSnapshot | None, table: ColdTable) -> TableView:
@@ -56,7 +64,11 @@ def resolve_view(hot: HotSnapshot | None, table: ColdTable) -> TableView:
         state = table.log.state(hot.pairing.version)
         return TableView(hide_rows(state, hot.pairing.hidden), hot.parts, hot.pairing)
     state = table.state()
-    return TableView(state) if hot is None else TableView(state, parts_not_in(hot, state.marks))
+    if hot is None:
+        return TableView(state)
+    # Invariant: every source's snapshot was taken before this version was read.
+    parts = tuple(part for one in hot.sources for part in parts_not_in(one, state.marks))
+    return TableView(state, parts, missing=hot.warning)
 
 
 def parts_not_in(hot: HotSnapshot, marks: Mapping[str, Mark]) -> tuple[HotPart, ...]:
@@ -134,7 +146,7 @@ def narrow_view(view: TableView, low_ns: int | None, high_ns: int | None) -> Tab
         first, last = part.bounds(_find_schema(view.state, part.schema_id).by_id[time_id].name)
         if (low_ns is None or last >= low_ns) and (high_ns is None or first <= high_ns):
             kept.append(part)
-    return TableView(view.state, tuple(kept), view.pairing)
+    return TableView(view.state, tuple(kept), view.pairing, view.missing)
 
 
 def hot_pieces(view: TableView) -> list[tuple[int, int, int]]:

@@ -29,6 +29,8 @@ OPEN_PATHS = {
     "/api/docs.js",
     "/",
     "/console/{file}",
+    "/api/v1/node/hot",  # these two need the token of the node
+    "/api/v1/node/flush",
 }
 SECRET = "secret_of_alpha"
 SECRET_TYPE = "type_of_alpha"

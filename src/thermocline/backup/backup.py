@@ -135,6 +135,12 @@ def backup(
     identity = Catalog(data, is_read_only=True).identity() if os.path.isdir(data) else None
     if identity is None:
         raise NotFound("there is no lake here", hint="check the path", folder=data)
+    if identity.is_shared:
+        raise Unsupported(
+            "a lake of several nodes cannot be copied from one folder: its journals are elsewhere",
+            hint="flush every node, then copy the folder with the means of its file system",
+            folder=data,
+        )
     with (
         hold_lock(f"{data}/{LOCK_NAME}", what="makes a backup of this lake", wait_s=0),
         create_archive(target) as sink,

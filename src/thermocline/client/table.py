@@ -42,7 +42,7 @@ from thermocline.format.schema import Schema
 from thermocline.format.types import plain_type
 from thermocline.ingest.idempotency import request_key
 from thermocline.ingest.rows import rows_table
-from thermocline.names import is_table_name
+from thermocline.names import CLIENT_KEY_PREFIX, is_table_name
 
 COMPRESSED_BYTES_MIN = 16 << 10
 
@@ -112,7 +112,7 @@ class ClientTable:
         self, given: pa.Table, evolve: bool, wait_s: float | None, request_id: str | None
     ) -> int:
         data, headers = _encode_rows(given)
-        headers["Idempotency-Key"] = request_id or uuid.uuid4().hex
+        headers["Idempotency-Key"] = request_id or f"{CLIENT_KEY_PREFIX}{uuid.uuid4().hex}"
         answer = self._wire.send(
             "POST",
             f"{self._path}/rows",

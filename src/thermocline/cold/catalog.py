@@ -69,6 +69,8 @@ TABLES_FOLDER = "tables"
 JOURNAL_FOLDER = "journal"
 TENANTS_FOLDER = "tenants"
 FORMAT_VERSION = 1
+FORMAT_SHARED = 2
+"""The format of a lake with many journals (`sources/`): older programs refuse it."""
 YOUNG_NS = 2 * NS_PER_S
 """A file of this age may be replaced by one with the same size and time: it is read again."""
 
@@ -88,10 +90,14 @@ _TENANT_ROOT = re.compile(rf"(.+)/{TENANTS_FOLDER}/[0-9a-f]{{32}}")
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """The ids of a lake and of its journal."""
+    """The ids of a lake and of the journal that it was created with.
+
+    A lake that `is_shared` may have more journals, in the data folders of several nodes.
+    """
 
     lake_id: str
     journal_id: str
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +202,10 @@ class Catalog:
         """Make the lake's folder if there is none."""
         self._storage.make_root()
 
-    def create_lake(self, journal_id: str) -> LakeIdentity:
+    def create_lake(self, journal_id: str, *, is_shared: bool = False) -> LakeIdentity:
         """Make this folder a lake with that journal, unless it is one; return its identity."""
-        made = {"format": FORMAT_VERSION, "lake_id": new_id(), "journal_id": journal_id}
+        number = FORMAT_SHARED if is_shared else FORMAT_VERSION
+        made = {"format": number, "lake_id": new_id(), "journal_id": journal_id}
         self._storage.put_new(LAKE_PATH, seal(made))
         identity = self.identity()
         assert identity is not None
@@ -613,11 +620,12 @@ def decode_identity(data: bytes, path: str) -> LakeIdentity:
     version = found.get("format")
     # Only the first format was ever written without a checksum: another number is damage.
     is_sealed = b'"checksum"' in data
-    if is_sealed and isinstance(version, int) and version > FORMAT_VERSION:
+    if is_sealed and isinstance(version, int) and version > FORMAT_SHARED:
         hint = "open it with that version"
         raise Unsupported("the lake was made by a newer Thermocline", hint=hint, path=path)
-    identity = LakeIdentity(str(found.get("lake_id")), str(found.get("journal_id")))
-    if version != FORMAT_VERSION or not _ID.fullmatch(identity.lake_id):
+    is_shared = is_sealed and version == FORMAT_SHARED
+    identity = LakeIdentity(str(found.get("lake_id")), str(found.get("journal_id")), is_shared)
+    if not (is_shared or version == FORMAT_VERSION) or not _ID.fullmatch(identity.lake_id):
         raise Corruption("not the identity of a lake", hint=LAKE_HINT, path=path)
     return identity
 

@@ -68,13 +68,26 @@ class HotVersion:
 class HotSnapshot:
     """All hot rows of a table at one moment; `mark` is that of the last retired flush.
 
-    For a keyed table, `pairing` names the version to read, and marks are not used.
+    For a keyed table, `pairing` names the version to read, and marks are not used. `others` are the
+    snapshots of other journals of the same table; `warning` says which of them are missing.
     """
 
     source: str
     mark: Mark
     parts: tuple[HotPart, ...] = ()
     pairing: HotVersion | None = None
+    others: tuple["HotSnapshot", ...] = ()
+    warning: str = ""
+
+    @property
+    def sources(self) -> tuple["HotSnapshot", ...]:
+        """This snapshot and those of the other journals."""
+        return (self, *self.others)
+
+    @property
+    def row_count(self) -> int:
+        """The rows of all journals; some of them may be in a newer version already."""
+        return sum(part.batch.num_rows for one in self.sources for part in one.parts)
 
 
 @dataclass(frozen=True, slots=True)

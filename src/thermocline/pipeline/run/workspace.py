@@ -5,8 +5,8 @@ Out:  tables to rewrite, exact views, and flushes on demand
 
 - Jobs commit through the tables' logs like every writer; no node has to run or to stop.
 - The node that owns the journal owns the hot rows: a job reads them, and asks the node to flush.
-- A lake in an object store has its journal in a node's data folder. A workspace without that folder
-  has cold rows only, and refuses to give a view of all rows.
+- A lake in another place than its nodes' data folders may have several journals. A job asks the
+  nodes for their hot rows, and asks all of them to flush.
 """
 
 import os
@@ -27,7 +27,7 @@ from thermocline.format.instant import NS_PER_S
 from thermocline.format.log.action import ENTITIES_FEATURE, TableSpec
 from thermocline.lake import Lake
 from thermocline.names import DEFAULT_TENANT, is_table_name
-from thermocline.node import Node
+from thermocline.node import Node, default_data_folder
 
 if TYPE_CHECKING:
     from thermocline.entity.postgres_service import PostgresService
@@ -60,8 +60,10 @@ class JobWorkspace:
         tenants = TenantCatalog(self.root, OsDisk())
         self._now_ns = now_ns or clock.time_ns
         self.catalog = Catalog(tenants.storage(tenant), lake=tenants.lake, now_ns=now_ns)
-        if Catalog(self.root).identity() is None:
+        identity = Catalog(self.root).identity()
+        if identity is None:
             raise NotFound("there is no lake here", hint="check the path", folder=self.root)
+        self.is_shared = identity.is_shared
         self._reader: Node | None = None
         self._postgres: PostgresService | None = None
         self._types: EntityCatalog | None = None
@@ -94,9 +96,21 @@ class JobWorkspace:
 
     def lake(self) -> Lake:
         """Return the lake for reading: each hot and each cold row exactly once."""
+        return self._open_reader().lake(self.tenant)
+
+    def _open_reader(self) -> Node:
         if self._reader is None:
-            self._reader = Node(self.data, self._settings, lake=self._elsewhere, is_read_only=True)
-        return self._reader.lake(self.tenant)
+            is_shared = self.is_shared
+            # A process without a journal asks every node, also the one on this machine.
+            data = f"{default_data_folder(self.root)}/reader" if is_shared else self.data
+            place = self.root if is_shared else self._elsewhere
+            self._reader = Node(data, self._settings, lake=place, is_read_only=True)
+        return self._reader
+
+    def list_journals(self) -> list[str]:
+        """Return the nodes of a shared lake that may have rows in their journals only."""
+        peers = self._open_reader().peers if self.is_shared else None
+        return [] if peers is None else [one.claim.label for one in peers.others()]
 
     @property
     def data(self) -> str:
@@ -143,10 +157,15 @@ class JobWorkspace:
         """Flush the hot rows of these tables into the lake.
 
         If a node owns the journal, the node flushes, otherwise this process does. `Unavailable` if
-        the node runs and cannot be reached.
+        the node, or one of several, cannot be reached.
         """
         from thermocline.entry_point import connect
 
+        peers = self._open_reader().peers if self.is_shared else None
+        if peers is not None:
+            for name in names:
+                peers.flush(self.table(name).state().spec.table_id)
+            return
         if self.url is not None:
             with connect(self.url, api_key=self._api_key) as node:
                 for name in names:

@@ -771,7 +771,7 @@ class _Preparation:
                 counts.cold_rows,
                 counts.files,
                 max(0, view.state.totals.segments - counts.files - counts.files_counted),
-                view.pairing.warning if view.pairing else "",
+                view.warning,
             )
         return QueryReport(tables)
 

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,13 @@ class SnapshotHeader(NamedTuple):
     mark: int
     parts: tuple[PartHeader, ...]
     pairing: HotVersion | None
+    others: tuple["SnapshotHeader", ...] = ()
+    warning: str = ""
+
+    @property
+    def part_count(self) -> int:
+        """The parts of this snapshot and of the others in it."""
+        return len(self.parts) + sum(one.part_count for one in self.others)
 
 
 class _SharedFile(NamedTuple):
@@ -64,19 +72,22 @@ class SharedParts:
     def lend(self, snapshot: HotSnapshot) -> Iterator[tuple[SnapshotHeader, list[int]]]:
         """Yield the header and the open files of a snapshot while the block runs."""
         passing: list[int] = []
-        notes: list[PartHeader] = []
         files: list[int] = []
         try:
-            for part in snapshot.parts:
-                file, length_bytes, is_kept = self._file_of(part.batch)
-                passing += [] if is_kept else [file]
-                files.append(file)
-                notes.append(PartHeader(part.mark, part.schema_id, part.size_bytes, length_bytes))
-            noted = SnapshotHeader(snapshot.source, snapshot.mark, tuple(notes), snapshot.pairing)
-            yield noted, files
+            first, *others = [self._note(one, files, passing) for one in snapshot.sources]
+            yield first._replace(others=tuple(others), warning=snapshot.warning), files
         finally:
             for file in passing:
                 os.close(file)
+
+    def _note(self, snapshot: HotSnapshot, files: list[int], passing: list[int]) -> SnapshotHeader:
+        notes = []
+        for part in snapshot.parts:
+            file, length_bytes, is_kept = self._file_of(part.batch)
+            passing += [] if is_kept else [file]
+            files.append(file)
+            notes.append(PartHeader(part.mark, part.schema_id, part.size_bytes, length_bytes))
+        return SnapshotHeader(snapshot.source, snapshot.mark, tuple(notes), snapshot.pairing)
 
     def _file_of(self, batch: pa.RecordBatch) -> tuple[int, int, bool]:
         key = id(batch)
@@ -134,7 +145,8 @@ def _create_shared_file(batch: pa.RecordBatch) -> tuple[int, int]:
 def map_snapshot(note: SnapshotHeader, files: Sequence[int]) -> HotSnapshot:
     """Return the shared snapshot, mapped from its files, and close the files."""
     try:
-        parts = tuple(_map_part(one, file) for one, file in zip(note.parts, files, strict=True))
+        waiting = iter(files)
+        first, *others = [_map_parts(one, waiting) for one in (note, *note.others)]
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Unavailable(
             "shared hot rows cannot be mapped", hint="run the query again", error=str(error)
@@ -142,6 +154,11 @@ def map_snapshot(note: SnapshotHeader, files: Sequence[int]) -> HotSnapshot:
     finally:
         for file in files:
             os.close(file)
+    return replace(first, others=tuple(others), warning=note.warning)
+
+
+def _map_parts(note: SnapshotHeader, files: Iterator[int]) -> HotSnapshot:
+    parts = tuple(_map_part(one, next(files)) for one in note.parts)
     return HotSnapshot(note.source, Mark(note.mark), parts, note.pairing)
 
 

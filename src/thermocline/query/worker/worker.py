@@ -156,7 +156,7 @@ class Worker:
                     self._batches.put(data)
                 elif kind is MessageKind.HOT:
                     answer = unpack_value(data)
-                    count = len(answer.parts) if isinstance(answer, SnapshotHeader) else 0
+                    count = answer.part_count if isinstance(answer, SnapshotHeader) else 0
                     self._hot.put((answer, receive_files(self._channel, count)))
         finally:
             self._exit_process()
@@ -268,7 +268,7 @@ class Worker:
         answer, files = self._hot.get()
         if isinstance(answer, ThermoclineError):
             raise answer
-        if len(files) != len(answer.parts):
+        if len(files) != answer.part_count:
             for file in files:
                 os.close(file)
             raise lost_files_error()

@@ -29,6 +29,7 @@ from thermocline.server.otlp.memory_budget import MemoryBudget
 
 READING_THREADS = 32
 EVALUATING_THREADS = 8
+BETWEEN_NODES_THREADS = 8
 
 
 @dataclass(slots=True)
@@ -54,6 +55,10 @@ class ApiContext:
     # Separate threads: an evaluation waits for the workers of queries, whose answers need a thread.
     evaluating: WorkerThreads = field(
         default_factory=lambda: WorkerThreads("promql", threads=EVALUATING_THREADS)
+    )
+    # Separate threads: two nodes that ask each other must not wait for each other.
+    between_nodes: WorkerThreads = field(
+        default_factory=lambda: WorkerThreads("nodes", threads=BETWEEN_NODES_THREADS)
     )
     reading: WorkerThreads = field(init=False)
     # What tenants share, by class of cost; the node adds its listeners' connections and streams.
@@ -86,7 +91,7 @@ class ApiContext:
 
     @property
     def _threads(self) -> tuple[WorkerThreads, ...]:
-        return self.work, self.health_work, self.reading, self.evaluating
+        return self.work, self.health_work, self.between_nodes, self.reading, self.evaluating
 
     def close(self) -> None:
         """Release the threads; running work ends by itself."""

@@ -174,7 +174,8 @@ class NodeServer:
 
         def run() -> None:
             try:
-                future.set_result(open_node(self.settings))
+                api = self.listeners.get("api")
+                future.set_result(open_node(self.settings, None if api is None else api.port))
             except BaseException as error:  # noqa: BLE001  the waiting task gets it
                 future.set_exception(error)
 

@@ -13,6 +13,7 @@ Out:  an open node; or an error that says why it cannot start
 import logging
 import os
 import resource
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from prometheus_client import disable_created_metrics
 
 from thermocline.cold.catalog import JOURNAL_FOLDER, Catalog
-from thermocline.config import NodeSettings
+from thermocline.config import Address, NodeSettings
 from thermocline.disk import OsDisk
 from thermocline.errors import Invalid
 from thermocline.hot.wal.folder import LOCK_NAME, list_file_numbers, lock_journal
@@ -106,9 +107,18 @@ def journal_bytes(data: str) -> int:
     return sum(one.size_bytes for one in OsDisk().entries(folder) if one.name in names)
 
 
-def open_node(settings: NodeSettings) -> Node:
-    """Open the node, and test its file system's guarantees."""
-    node = Node(settings.data, settings.lake, lake=settings.lake_url or None)
+def open_node(settings: NodeSettings, api_port: int | None) -> Node:
+    """Open the node, and test its file system's guarantees.
+
+    Other nodes of its lake reach it at the setting `advertise`, or at the address of the API.
+    """
+    url = settings.advertise.rstrip("/")
+    if not url and settings.api is not None and api_port is not None:
+        scheme = "https" if settings.tls_certificate else "http"
+        host = settings.api.host
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+        url = f"{scheme}://{Address(host, api_port)}"
+    node = Node(settings.data, settings.lake, lake=settings.lake_url or None, url=url)
     try:
         probe(settings.data)
     except BaseException:

@@ -17,6 +17,8 @@ from thermocline.config import Sync
 from thermocline.format.instant import format_instant
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.types.route import ApiRequest
+from thermocline.show.scrub import scrub
+from thermocline.snapshot import resolve_view
 
 COMMITS_MAX = 200
 TABLES_MAX = 500
@@ -30,10 +32,11 @@ class Step(Struct):
     at: str
 
 
-class TableFreshness(Struct):
+class TableFreshness(Struct, omit_defaults=True):
     """One table: its rows in each half, the newest index in each, and the last steps.
 
-    `hot_s` is how long the oldest hot row has waited for its flush.
+    `hot_s` is how long the oldest hot row of this node has waited for its flush. `warning` is there
+    when rows of another node of the lake may be missing.
     """
 
     table: str
@@ -46,6 +49,7 @@ class TableFreshness(Struct):
     committed: str
     flushed: Step | None
     compacted: Step | None
+    warning: str = ""
 
 
 class Freshness(Struct):
@@ -67,8 +71,8 @@ def freshness(call: ApiRequest) -> Freshness:
 
 def _table_freshness(table: LakeTable) -> TableFreshness:
     # Order matters: the hot rows first, then the lake, which a flush may move them to meanwhile.
-    parts = table.snapshot().parts
-    state = table.cold.state()
+    view = resolve_view(table.snapshot(is_strict=False), table.cold)
+    state, parts = view.state, view.parts
     cold = max((segment.ts_max for segment in state.segments), default=None)
     column, bucket = state.spec.time_column, state.spec.bucket
     hot = [p.bounds(column)[1] for p in parts if column in p.batch.schema.names]
@@ -86,6 +90,7 @@ def _table_freshness(table: LakeTable) -> TableFreshness:
         committed=format_instant(state.time),
         flushed=flushed,
         compacted=compacted,
+        warning=scrub(view.warning),
     )
 
 

@@ -18,6 +18,7 @@ from thermocline.format.types import parse_type
 from thermocline.lake_table import LakeTable
 from thermocline.server.api.types import response_types
 from thermocline.server.api.types.route import ApiRequest, TruncatedRows
+from thermocline.show.scrub import scrub
 from thermocline.snapshot import resolve_view
 
 
@@ -28,7 +29,8 @@ def tables(call: ApiRequest) -> response_types.Tables:
 
 
 def _table_brief(table: LakeTable) -> response_types.TableBrief:
-    view = resolve_view(table.snapshot(), table.cold)  # one snapshot: no row counts as hot and cold
+    # One snapshot: no row counts as hot and cold.
+    view = resolve_view(table.snapshot(is_strict=False), table.cold)
     state = view.state
     return response_types.TableBrief(
         table.name,
@@ -37,6 +39,7 @@ def _table_brief(table: LakeTable) -> response_types.TableBrief:
         sum(part.batch.num_rows for part in view.parts),
         state.spec.time_column,
         str(state.spec.bucket),
+        scrub(view.warning),
     )
 
 

@@ -301,6 +301,8 @@ class _PathHandler:
         run = route.run
         assert run is not None, route.name
         threads = self._parts.work if route.scope else self._parts.health_work
+        if route.is_between_nodes:
+            threads = self._parts.between_nodes
         # A request without a key is charged to its peer.
         owner = caller.tenant if route.scope else f"peer {_peer(scope)}"
 

@@ -53,6 +53,13 @@ class StrictRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 # Bodies
 
 
+class HotRequest(StrictRequest):
+    """A table by its id, and the parts of its hot rows that the caller has."""
+
+    table: Annotated[str, Meta(max_length=32)]
+    known: Annotated[list[tuple[int, int, int]], Meta(max_length=100_000)] = []
+
+
 class QueryRequest(StrictRequest):
     """One SELECT, its parameters, and the form and limits of its answer."""
 

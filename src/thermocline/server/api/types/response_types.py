@@ -86,8 +86,8 @@ class Queries(Struct):
     queries: list[QueryState]
 
 
-class TableBrief(Struct):
-    """A table in a list."""
+class TableBrief(Struct, omit_defaults=True):
+    """A table in a list; `warning` as in its properties."""
 
     name: str
     version: int
@@ -95,6 +95,7 @@ class TableBrief(Struct):
     hot_rows: int
     time_column: str
     bucket: str
+    warning: str = ""
 
 
 class Tables(Struct):
@@ -103,8 +104,11 @@ class Tables(Struct):
     tables: list[TableBrief]
 
 
-class TableInfo(Struct):
-    """A table's properties and contents; `rows` counts the cold rows of the newest version."""
+class TableInfo(Struct, omit_defaults=True):
+    """A table's properties and contents; `rows` counts the cold rows of the newest version.
+
+    `warning` is there when hot rows of another node of the lake may be missing.
+    """
 
     name: str
     hot_rows: int
@@ -127,6 +131,7 @@ class TableInfo(Struct):
     retention: str | None
     timezone: str | None
     columns: list[ColumnResponse]
+    warning: str = ""
 
 
 class Ratio(Struct):

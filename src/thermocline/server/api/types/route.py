@@ -88,7 +88,8 @@ class ApiRoute:
     or, if the route has several `forms`, an Arrow table or a `TruncatedRows`. `stream` is called on
     the loop instead and sends its answer itself. With `is_raw` the body stays bytes, up to the
     node's limit: a document keeps every digit. With `error_form` `prometheus` an error has
-    Prometheus' form instead of that of a problem document.
+    Prometheus' form instead of that of a problem document. With `is_between_nodes`,
+    `run` checks the token of another node, and has separate threads.
     """
 
     method: str
@@ -109,5 +110,6 @@ class ApiRoute:
     headers: tuple[str, ...] = ()
     request_headers: tuple[str, ...] = ()
     is_raw: bool = False
+    is_between_nodes: bool = False
     description: str = ""
     error_form: str = "problem"

@@ -18,6 +18,7 @@ from thermocline.server.api.handle import (
     admin,
     alerts,
     api_docs,
+    between_nodes,
     blocks,
     console,
     entity,
@@ -826,6 +827,36 @@ def _prometheus_routes() -> Iterator[ApiRoute]:
     )  # fmt: skip
 
 
+def _node_routes() -> Iterator[ApiRoute]:
+    """Yield the routes for other nodes of the same lake, which check the node's token."""
+    yield ApiRoute(
+        "POST",
+        f"{API}/node/hot",
+        None,
+        "node_hot",
+        "Hot rows of a table, for another node of the lake",
+        bytes,
+        run=between_nodes.hot,
+        body=request_types.HotRequest,
+        forms=(between_nodes.MEDIA_TYPE,),
+        errors=(404, 503),
+        is_between_nodes=True,
+    )
+    yield ApiRoute(
+        "POST",
+        f"{API}/node/flush",
+        None,
+        "node_flush",
+        "Flush a table, for another node of the lake",
+        None,
+        run=between_nodes.flush,
+        body=request_types.HotRequest,
+        status=204,
+        errors=(404, 503),
+        is_between_nodes=True,
+    )
+
+
 def _public_routes() -> Iterator[ApiRoute]:
     """Yield the routes without a scope: they disclose no tenant's data."""
     for name, summary, run in (
@@ -871,5 +902,6 @@ ROUTES: tuple[ApiRoute, ...] = (
     *_entity_write_routes(),
     *_admin_routes(),
     *_console_routes(),
+    *_node_routes(),
     *_public_routes(),
 )

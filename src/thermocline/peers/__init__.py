@@ -1,0 +1,1 @@
+"""Several nodes on one lake: who they are, and the rows that are only in their journals."""
