@@ -36,7 +36,7 @@ SCRIPTS = (
     *("fhvhv.py", "peers.py", "append.py", "scan.py", "log.py", "union.py", "ingest.py"),
     *("entities.py", "entities_read.py", "contract.py", "otlp_decode.py", "export.py"),
     *("spark.py", "compact.py", "rollup.py", "growth.py", "metrics.py", "before.py"),
-    "iceberg.py",
+    *("iceberg.py", "logs.py"),
 )
 
 
