@@ -149,6 +149,22 @@ def test_a_damaged_base_is_named_and_nothing_else_is_answered(table):
     assert any("base" in found.path for found in _fsck(table).findings)
 
 
+def test_D01_a_flipped_byte_of_the_base_is_harmless_or_named(table):
+    cut(table, 12)
+    path = table_path(table) / "_log" / f"{12:020d}.base.parquet"
+    whole, right = path.read_bytes(), content(table)
+    errors = []
+    for place in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            assert content(reopened(table)) == right
+        except Corruption as error:
+            errors.append(error)
+            assert [found.path for found in _fsck(table).findings] == [f"_log/{path.name}"]
+    assert len(errors) > 10
+    assert {one.facts["path"] for one in errors} == {f"_log/{path.name}"}
+
+
 def _fsck(table):
     return fsck(ColdTable(LocalStorage(table.root())))
 

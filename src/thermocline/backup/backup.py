@@ -269,7 +269,7 @@ class _LakeCopier:
         with pin_version(table, state.version):
             first = table.log.first_version()
             # A checkpoint may hide that the beginning of the log is damaged or missing.
-            table.log.base()
+            table.log.check_base()
             table.log.commit(first)
             self._put_version_files(prefix, named, table, state)
             for stored in table.storage.list(layout.LOG_FOLDER):

@@ -102,7 +102,7 @@ def _replay_log(
     first = Version(1)
     try:
         first = table.log.first_version()
-        base = table.log.base()
+        base = table.log.check_base()
     except ThermoclineError as error:
         findings.append(Finding("log", layout.base_path(first), str(error)))
     newest = max((v for name in names if (v := layout.commit_version(name))), default=Version(0))

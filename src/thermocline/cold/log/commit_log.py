@@ -347,7 +347,7 @@ class CommitLog:
         # The name is created as a commit's is: no reader ever sees a base that is not whole.
         if not self._storage.put_new(path, data):
             self._storage.settle(path)  # of a truncation that died, or runs now
-        stored = read_checkpoint(self._storage, Version(version), _no_replay, path)
+        stored = read_checkpoint(self._storage, Version(version), _refuse_replay(path), path)
         if stored is None or encode_checkpoint(stored) != data:
             self._storage.delete(path)
             raise Corruption(
@@ -426,6 +426,14 @@ class CommitLog:
         """Return the state at which a truncated log begins; None when the log is whole."""
         return self._read_base(self.first_version())
 
+    def check_base(self) -> TableState | None:
+        """Return the base after every column of it was read and compared; else `Corruption`."""
+        base = self.base()
+        if base is not None and (columns := base.segments.base) is not None:
+            columns.segments(range(len(columns.ids)))
+            assert len(columns.ts_min_us) == len(columns.ts_max_us) == len(columns.ids)
+        return base
+
     def _read_base(self, version: Version) -> TableState | None:
         """Return the state of the newest usable base up to a version; None for a whole log.
 
@@ -433,16 +441,12 @@ class CommitLog:
         """
         bases = [(base, path) for base, path in self._bases() if base <= version]
         for base, path in bases:
-            found = read_checkpoint(self._storage, base, _no_replay, path)
+            found = read_checkpoint(self._storage, base, _refuse_replay(path), path)
             state = found and self._verify_checkpoint(found, version)
             if state is not None:
                 return state
         if bases and self._storage.size(layout.commit_path(1)) is None:
-            raise Corruption(
-                "the base of the log is damaged",
-                hint="restore it from a copy; versions before the next checkpoint need it",
-                path=bases[0][1],
-            )
+            raise _damaged_base_error(bases[0][1])
         return None
 
     def _verify_checkpoint(self, state: TableState, newest: int) -> TableState | None:
@@ -600,8 +604,22 @@ def _set_time(commit: Commit, newest_ns: int) -> Commit:
     return replace(commit, metrics={**commit.metrics, CLOCK_STEP: int(ahead_s)})
 
 
-def _no_replay() -> Iterable[Segment]:
-    raise Corruption("the base of the log is damaged", hint="restore it from a copy")
+def _refuse_replay(path: str) -> Callable[[], Iterable[Segment]]:
+    """Return what a base has in the place of the log: the commits before it are gone."""
+
+    def refuse() -> Iterable[Segment]:
+        raise _damaged_base_error(path)
+
+    return refuse
+
+
+def _damaged_base_error(path: str) -> Corruption:
+    """Return the error for a base without which a truncated log cannot be read."""
+    return Corruption(
+        "the base of the log is damaged",
+        hint="restore it from a copy; versions before the next checkpoint need it",
+        path=path,
+    )
 
 
 def _expired_error(version: int, oldest: int) -> NotFound:
