@@ -34,6 +34,7 @@ PROVEN_PER_STORY = 6
 DRY_SAMPLES_MAX = 12
 CYCLES_PER_LAKE = 25
 MIXED_S = 120.0
+NEIGHBOUR_S = 10.0
 
 More = Callable[[int], bool]
 """Tells whether a run goes on after so many states or kills."""
@@ -176,6 +177,35 @@ def mixed(more: More, seed: int) -> dict[str, Any]:
     return dict(counts)
 
 
+def neighbours(more: More, seed: int) -> dict[str, Any]:
+    """Attack a node as one tenant, in a random order, and time the requests of another tenant."""
+    from fixtures.served import ServedNode
+    from server.neighbours import ATTACKS, Neighbours, broken_limits, figures, raise_file_limit
+    from thermocline.server.access.keys import KeyStore
+
+    rng, slow, counts = random.Random(seed), {}, Counter({"attacks": 0, "stopped": 0, "late": 0})
+    raise_file_limit()
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        data.mkdir()
+        with ServedNode(str(data), "--set", "connections_max=300") as node:
+            node.ready()
+            pair = Neighbours(node, KeyStore(str(data)).create_first().text)
+            while more(counts["attacks"]):
+                act = rng.choice(ATTACKS)
+                quiet = pair.watch(NEIGHBOUR_S)
+                beside = pair.attack(act, NEIGHBOUR_S)
+                complaints = broken_limits(quiet, beside)
+                counts["attacks"] += 1
+                counts["stopped"] += bool(beside.refused)
+                counts["late"] += bool(complaints)
+                slow[act.__name__] = {"quiet": figures(quiet), "beside": figures(beside)}
+            counts["memory_mib"] = pair.memory_bytes() >> 20
+            counts["trouble"] = node.stop() != 0
+    print(json.dumps(slow, indent=1), flush=True)
+    return dict(counts)
+
+
 def damages(more: More, seed: int) -> dict[str, Any]:
     """Damage random files of a lake at random places, and ask a random question each time."""
     from crash.damage import MEMORY_FOLDER, QUESTIONS, build_world, outcome, random_damage
@@ -225,9 +255,10 @@ RUNS = {
     "lake kills": Run("W01 W02 W03 W16 W22 F01 F02 F03 F06 F08 Q10", "L6", lake_kills, 0.4, 500),
     "damages": Run("D01 D02 D03 D04 D05 D06 D07 D08", "L3", damages, 0.4, 10_000),
     "export schedules": Run("P01 P02 P03 P11 P15", "L2", schedules, 0.01, 0),
+    "neighbours": Run("A12 I06 I20", "L6", neighbours, 0.2, 0),
     "mixed load": Run("W10 W18 I08 I10 I21 O02 Q10", "L6", mixed, 1.0, 0),
 }
-BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung", "wrong")
+BAD = ("lost", "dup", "dirty", "short_reads", "trouble", "unsound", "hung", "wrong", "stopped")
 
 
 def main() -> int:

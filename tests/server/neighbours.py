@@ -88,13 +88,15 @@ class Neighbours:
                     found.refused.append(f"{kind}: {status} {told}")
         return found
 
-    def attack(self, act: Callable[["Neighbours", threading.Event], Any]) -> Findings:
+    def attack(
+        self, act: Callable[["Neighbours", threading.Event], Any], seconds: float = ATTACK_S
+    ) -> Findings:
         """Return what the victim notices while an attack runs."""
         is_over = threading.Event()
         attacker = threading.Thread(target=_run_quietly, args=(act, self, is_over))
         attacker.start()
         try:
-            return self.watch(ATTACK_S)
+            return self.watch(seconds)
         finally:
             is_over.set()
             attacker.join(60)
