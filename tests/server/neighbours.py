@@ -59,8 +59,11 @@ class Neighbours:
             status, found, _ = node.ask("/api/v1/keys", asked, key=operator)
             assert status == 201, found
             self.keys[tenant] = found["key"]
-        for tenant in self.keys:
-            assert node.send_log(1, key=self.keys[tenant])[0] == 200
+        for tenant, key in self.keys.items():
+            end_s = time.monotonic() + 60
+            while node.send_log(1, key=key)[0] != 200:  # until the node has read the key
+                assert time.monotonic() < end_s
+                time.sleep(0.05)
             self.query(tenant, "select count(*) as n from logs")
 
     def query(self, tenant: str, sql: str, timeout_s: float = 90) -> tuple[int, Any, dict]:
