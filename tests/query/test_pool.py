@@ -732,10 +732,16 @@ def test_all_workers_busy_is_said_after_a_wait_with_a_limit(open_pool):
 def test_more_queries_than_may_wait_are_told_so_at_once(open_pool, monkeypatch):
     monkeypatch.setattr("thermocline.query.worker.query_queue.WAITING_MAX", 0)
     pool = open_pool(wait_s=600)
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(one(pool, "select 1")))
     with pool.sql_reader("select i from range(1000000000) r(i)") as reader:
         reader.read_next_batch()
+        waiting.start()  # the first one of a tenant finds a place, however many others wait
+        wait_until(lambda: pool.queue.waiting)
         with pytest.raises(Overloaded, match="busy"):
-            pool.sql("select 1")
+            pool.sql("select 2")
+    waiting.join()
+    assert answers == [1]
 
 
 def test_threads_share_the_workers(open_pool):

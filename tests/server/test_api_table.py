@@ -653,3 +653,22 @@ def test_a_table_of_whole_numbers_is_made_written_updated_and_asked_over_http(cl
     blocks = client.get(f"/api/v1/tables/{name}/blocks?start=0&end=300&blocks=3").json()
     assert (blocks["start"], blocks["bucket_s"]) == ("0", None)
     assert blocks["lanes"][0]["held"] == [1, 0, 1]
+
+
+def test_I01_rows_whose_keys_all_differ_are_refused_before_they_become_columns(client, table):
+    hour = "2024-01-01T00:00:00Z"
+    more = [{"ts": hour, "symbol": "a", f"k{n}": 1} for n in range(2_100)]
+    answer = client.post(
+        f"/api/v1/tables/{table}/rows?evolve=true",
+        content=lines(*more),
+        headers={"Content-Type": LINES},
+    )
+    assert (answer.status_code, answer.json()["facts"]["columns_max"]) == (429, 2_000)
+    wide = [{"ts": hour, "symbol": "a", f"k{n % 1_900}": 1} for n in range(8_000)]
+    answer = client.post(
+        f"/api/v1/tables/{table}/rows?evolve=true",
+        content=lines(*wide),
+        headers={"Content-Type": LINES},
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
+    assert "cells_max" in answer.json()["facts"]
