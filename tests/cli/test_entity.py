@@ -67,6 +67,9 @@ def test_an_entity_from_its_creation_to_its_deletion(orders):
         '/status  "open" -> "paid"',
         "/quantity  2 -> nothing",
     ]
+    listed = orders.told("list", "--where", "status=sent", "--where", "price[gt]=1")
+    assert [one["id"] for one in listed["entities"]] == ["a"]
+    assert orders.run("list", "--where", "status").code == 2
     assert orders.ok("delete", "a", "--if-match", "3").out == "deleted a (version 4)\n"
     assert orders.run("get", "a").code == 3
 

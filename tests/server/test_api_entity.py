@@ -518,3 +518,28 @@ def test_changes_come_as_server_sent_events_and_resume_by_their_ids(orders, clie
     orders.create({"status": "open"}, "c")
     rest = read_events(client, orders.name, 2, Last_Event_ID=first[0])
     assert [first[1], *(key for _, key in rest)] == ["a", "b", "c"]
+
+
+def test_a_page_is_filtered_by_query_parameters(orders):
+    orders.client.post(f"{orders.path}/schema", json=ORDER)
+    for number, city in enumerate(("Rome", "Oslo", "10")):
+        document = {"status": "open", "quantity": number, "price": number + 0.5}
+        orders.create({**document, "address": {"city": city}}, f"k{number}")
+    orders.create({"status": "paid", "quantity": 9}, "k9")
+
+    def keys(words):
+        answer = orders.client.get(f"{orders.path}?{words}")
+        assert answer.status_code == 200, answer.text
+        return [one["id"] for one in answer.json()["entities"]]
+
+    assert keys("status=open&quantity[gt]=0&sort=-quantity") == ["k2", "k1"]
+    assert keys("price[le]=1.5&price[ge]=1.5") == ["k1"]
+    assert keys("quantity[in]=0,9") == ["k0", "k9"]
+    assert keys("price[is_null]=true") == ["k9"]
+    assert keys("/address/city=10") == ["k2"]
+    assert keys("_id[starts_with]=k&_ver=1&status[ne]=open") == ["k9"]
+    small = json.dumps({"field": "quantity", "op": "lt", "value": 2})
+    assert keys(f"status=open&filter={small}") == ["k0", "k1"]
+    for words in ("quantity=many", "quantity[near]=1", "colour=red", "status=a&status=b", "[x]=1"):
+        answer = orders.client.get(f"{orders.path}?{words}")
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid"), words

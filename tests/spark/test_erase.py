@@ -384,13 +384,18 @@ def test_an_entity_is_erased_from_postgres_and_from_the_lake(tmp_path, postgres_
         certificate = erase(site, subject, HOW)
         assert certificate.is_complete, certificate.lines()
         assert certificate.tables[0].keys == 1
+        assert certificate.tables[0].revisions == 4  # three writes, and the erasure's delete
+        assert certificate.json()["tables"][0]["revisions"] == 4
         store = site.entities().table("people").store
 
         def traces(connection):
-            query = "select count(*) from change union all select count(*) from gone where id = %s"
-            return [row[0] for row in connection.execute(query, [WORD]).fetchall()]
+            query = (
+                "select count(*) from change union all select count(*) from gone where id = %(id)s "
+                "union all select count(*) from revision where revision::text like '%%' || %(id)s || '%%'"
+            )
+            return [row[0] for row in connection.execute(query, {"id": WORD}).fetchall()]
 
-        assert store.pool.run(store.tenant, traces) == [0, 0]
+        assert store.pool.run(store.tenant, traces) == [0, 0, 0]
     assert said(folder / "tables") == []
     with open_lake(folder, settings) as lake:
         people = lake.entity("people")

@@ -18,6 +18,7 @@ from thermocline.cli.entity.schema import print_exact_json, read_bytes
 from thermocline.cli.entity.target import (
     EntityTarget,
     TypeArgument,
+    find_contract,
 )
 from thermocline.cli.terminal.terminal import print_line
 from thermocline.errors import EntityNotFound
@@ -213,6 +214,12 @@ def list_entities(
         str | None,
         typer.Option("--filter", metavar="JSON", help='{"field": ..., "op": ..., "value": ...}'),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="CONDITION", help="status=open, or total[gt]=10; all must hold."
+        ),
+    ] = None,
     sort: Annotated[
         list[str] | None,
         typer.Option(
@@ -236,10 +243,13 @@ def list_entities(
 ) -> None:
     """List entities, a page at a time, one a line: key, version, document."""
     from thermocline.contract.document.text import decode, encode_text
-    from thermocline.hot.postgres.page.page import parse_filter
+    from thermocline.hot.postgres.page.page import AllOf, parse_filter
+    from thermocline.hot.postgres.page.query_text import parse_assignments
 
     wanted = None if filter is None else parse_filter(decode(filter.encode()))
     with target.open() as opened:
+        if where and (more := parse_assignments(find_contract(opened, type), where)) is not None:
+            wanted = more if wanted is None else AllOf((wanted, more))
         page = opened.entity(type).page(wanted, sort or (), field or None, after, limit)
     if json:
         entities = [_entity_json(one) for one in page.entities]
@@ -419,6 +429,7 @@ COMMANDS: CommandList = (
         "list",
         list_entities,
         (
+            "thermocline entity list order --where status=open --where 'quantity[gt]=10'",
             "thermocline entity list order --sort=-quantity --limit 10",
             """thermocline entity list order --filter '{"field": "total", "op": "is_null"}'""",
         ),

@@ -11,6 +11,7 @@ Out:  entities with their versions; when a write is answered, it is durable and 
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -28,7 +29,8 @@ from thermocline.errors import (
     ThermoclineError,
 )
 from thermocline.format.instant import format_instant, from_datetime
-from thermocline.hot.postgres.page.page import parse_filter
+from thermocline.hot.postgres.page.page import AllOf, parse_filter
+from thermocline.hot.postgres.page.query_text import parse_conditions
 from thermocline.hot.postgres.store.operation import OperationKind, StoredEntity, WriteResult
 from thermocline.server.api.handle.table import parse_at
 from thermocline.server.api.http.encode import content_type, encode_table
@@ -232,6 +234,7 @@ def page(call: ApiRequest) -> ApiResponse:
         call,
         entities,
         None if asked.filter is None else asked.filter.encode(),
+        asked.where,
         sort=_names(asked.sort) or (),
         fields=_names(asked.fields),
         after=asked.after,
@@ -248,6 +251,7 @@ def search(call: ApiRequest) -> ApiResponse:
         call,
         entities,
         bytes(asked.filter),
+        {},
         sort=asked.sort,
         fields=asked.fields,
         after=asked.after,
@@ -360,10 +364,18 @@ def _bulk_result(
 
 
 def _read_page(
-    call: ApiRequest, entities: "EntityTable", condition: bytes | None, **how: Any
+    call: ApiRequest,
+    entities: "EntityTable",
+    condition: bytes | None,
+    where: Mapping[str, str],
+    **how: Any,
 ) -> ApiResponse:
     given = None if not condition else decode(condition)
-    wanted = None if given is None else parse_filter(given)
+    filters = [None if given is None else parse_filter(given)]
+    if where:
+        filters.append(parse_conditions(entities.layout.contract, where))
+    parts = tuple(one for one in filters if one is not None)
+    wanted = AllOf(parts) if parts else None
     found = entities.page(wanted, **how)
     call.parts.quota.of(call.caller.tenant).check_rows(len(found.entities))
     refs = {

@@ -32,6 +32,9 @@ BODY_WAIT_S = 60.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _IDEMPOTENCY_KEY = re.compile(HTTP_IDEMPOTENCY_KEY)
 
+WHERE = "where"
+"""The field of a type of parameters that takes those which the type does not name."""
+
 Shape = TypeVar("Shape")
 
 
@@ -164,20 +167,29 @@ def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
 
 
 def field_values(pairs: Iterable[tuple[str, str]], shape: type) -> dict[str, Any]:
-    """Return parameters by name; those that are lists in the type may come several times."""
+    """Return parameters by name; those that are lists in the type may come several times.
+
+    If the type has a field `where`, parameters that it does not name are in there, by name.
+    """
     fields = msgspec.structs.fields(shape)
+    names = {one.encode_name for one in fields} - {WHERE}
+    rest: dict[str, str] | None = {} if WHERE in {one.encode_name for one in fields} else None
     lists = {one.encode_name for one in fields if getattr(one.type, "__origin__", None) is list}
     values: dict[str, Any] = {}
     for name, value in pairs:
         if value == "":
             continue  # an absent parameter: forms and curl send it so
-        if name in lists:
+        if rest is not None and name not in names:
+            if name in rest:
+                raise Invalid("a condition is given more than once", hint="send a filter as JSON")
+            rest[name] = value
+        elif name in lists:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
         else:
             values[name] = value
-    return values
+    return values if not rest else values | {WHERE: rest}
 
 
 def _why(error: BaseException) -> str:

@@ -404,8 +404,12 @@ class ToolParams(StrictRequest):
 
 
 class PageParams(StrictRequest):
-    """A page: a filter as JSON; names of fields with commas between them, `-` for descending."""
+    """A page: conditions, or a filter as JSON; names of fields with commas, `-` for descending.
 
+    Every other parameter is a condition on a field: `status=open`, `total[gt]=10`.
+    """
+
+    where: dict[str, str] = {}
     filter: Text | None = None
     sort: Text | None = None
     fields: Text | None = None
