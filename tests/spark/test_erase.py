@@ -391,7 +391,8 @@ def test_an_entity_is_erased_from_postgres_and_from_the_lake(tmp_path, postgres_
         def traces(connection):
             query = (
                 "select count(*) from change union all select count(*) from gone where id = %(id)s "
-                "union all select count(*) from revision where revision::text like '%%' || %(id)s || '%%'"
+                "union all select count(*) from revision "
+                "where revision::text like '%%' || %(id)s || '%%'"
             )
             return [row[0] for row in connection.execute(query, {"id": WORD}).fetchall()]
 
