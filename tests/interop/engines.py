@@ -54,7 +54,27 @@ def read_chdb(location, version):
     return rows
 
 
-READERS = {"duckdb": read_duckdb, "datafusion": read_datafusion, "chdb": read_chdb}
+def read_spark(location, version):
+    """Return the rows that Spark reads; SPARK_JARS names the jar of Iceberg."""
+    import os
+
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {os.environ['SPARK_JARS']} pyspark-shell"
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    reader = spark.read.format("iceberg")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(location.removeprefix("file://").rpartition("/metadata/")[0]).toArrow()
+
+
+READERS = {
+    "spark": read_spark,
+    "duckdb": read_duckdb,
+    "datafusion": read_datafusion,
+    "chdb": read_chdb,
+}
 NEWEST_ONLY = {"datafusion"}
 
 
