@@ -176,7 +176,7 @@ def stalled_uploads(neighbours: Neighbours, is_over: threading.Event) -> None:
 
 def wide_rows(neighbours: Neighbours, is_over: threading.Event) -> None:
     """Row 6: rows whose keys are all different, with `evolve`."""
-    rows = [json.dumps({"ts": "2024-01-01T00:00:00Z", f"k{n % 1_900}": 1}) for n in range(60_000)]
+    rows = [json.dumps({"ts": "2024-01-01T00:00:00Z", f"k{n % 1_900}": 1}) for n in range(20_000)]
     body = "\n".join(rows).encode()
     neighbours.node.ask(
         "/api/v1/tables",
@@ -186,7 +186,7 @@ def wide_rows(neighbours: Neighbours, is_over: threading.Event) -> None:
     path = "/api/v1/tables/wide/rows?evolve=true"
     kind = {"Content_Type": "application/x-ndjson"}
     while not is_over.is_set():
-        in_threads(4, lambda: post(neighbours, path, body, **kind))
+        in_threads(2, lambda: post(neighbours, path, body, **kind))
 
 
 def bombs(neighbours: Neighbours, is_over: threading.Event) -> None:

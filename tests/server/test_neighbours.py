@@ -17,7 +17,7 @@ from server.neighbours import (
 )
 from thermocline.server.access.keys import KeyStore
 
-TRIES = 4
+TRIES = 8
 
 
 @pytest.fixture(scope="module")

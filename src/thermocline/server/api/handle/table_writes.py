@@ -124,7 +124,8 @@ def _change_by(
     try:
         return len(found.rows), change(found.rows)
     except Invalid as error:
-        error.facts |= locate_refused_row(found, table)
+        if "cells_max" not in error.facts:  # that one is about all rows
+            error.facts |= locate_refused_row(found, table)
         call.parts.metrics.count_rejected(SIGNAL, len(found.rows))
         raise
 
