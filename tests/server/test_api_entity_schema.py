@@ -131,14 +131,19 @@ def test_types_count_as_tables(tmp_path, postgres_server):
 
 
 def test_a_lake_without_postgres_says_so_on_every_route_of_entities(tmp_path):
-    routes = [route for route in ROUTES if route.path.startswith("/api/v1/entities")]
-    assert len(routes) >= 17
+    places = ("/api/v1/entities", "/api/v1/transaction", "/api/v1/feed")
+    routes = [route for route in ROUTES if route.path.startswith(places)]
+    assert len(routes) >= 22
     with serving(tmp_path) as served, served.client() as client:
         for route in routes:
             path = route.path.replace("{type}", "order").replace("{id}", "a")
             body = {} if route.body is None else {"json": {"operations": []}}
             if route.name == "entity_scan":
                 body = {"json": {}}
+            elif route.name == "entity_keep_history":
+                body = {"json": {"kept_s": None}}
+            elif route.name == "entity_diff":
+                body = {"params": {"old": 1, "new": 2}}
             answer = client.request(route.method, path, **body)
             assert answer.status_code == 400, (route.name, answer.text)
             assert answer.json()["detail"] == "this lake has no entities"
