@@ -189,6 +189,7 @@ def test_our_containers_are_built_here_and_own_the_volumes_they_write():
 def test_every_metric_that_the_page_names_exists(tmp_path):
     from dataclasses import asdict
 
+    from thermocline.alert.alerter import AlertStatus
     from thermocline.care.keeper import CareStatus
     from thermocline.care.rounds import TableSums
     from thermocline.config import LakeSettings
@@ -199,6 +200,7 @@ def test_every_metric_that_the_page_names_exists(tmp_path):
     care = CareStatus(is_on=True, sums=tuple(asdict(TableSums()).items()))
     with Node(str(tmp_path / "lake"), LakeSettings(query_workers=1)) as node:
         metrics.watch(node, care=lambda: care)
+        metrics.watch_alerts(lambda: {"default": AlertStatus()})
         text = metrics.render().decode()
     table = OPERATIONS.partition("## Metrics")[2].partition("## Log lines")[0]
     named = set(re.findall(r"`((?:thermocline|process)_\w+)`", table))
@@ -210,7 +212,8 @@ def test_every_metric_that_the_page_names_exists(tmp_path):
 def test_every_event_that_the_page_names_is_said_somewhere():
     lines = OPERATIONS.partition("## Log lines")[2].partition("## Stopping")[0]
     named = set(re.findall(r"`([a-z ]+)`", lines)) - {"time", "event"}
-    folder = REPOSITORY / "src" / "thermocline" / "server"
-    source = "".join(path.read_text() for path in folder.rglob("*.py"))
+    package = REPOSITORY / "src" / "thermocline"
+    paths = [path for part in ("server", "alert") for path in (package / part).rglob("*.py")]
+    source = "".join(path.read_text() for path in paths)
     assert len(named) > 10
     assert {name for name in named if f'"{name}"' not in source} == set()
