@@ -251,6 +251,8 @@ VALID = {
     "rows": lambda world: ROWS,
     "at": lambda world: 1,
     "old": lambda world: 1,
+    "new": lambda world: 1,
+    "instant": lambda world: datetime.now(UTC),
     "start": lambda world: "2024-06-01",
     "end": lambda world: "2024-06-02",
     "length": lambda world: "1h",

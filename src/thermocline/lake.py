@@ -24,7 +24,7 @@ from thermocline.cold.change.export_plan import check_not_entities
 from thermocline.cold.table import ColdTable
 from thermocline.entity.model import ReadMode, mode_of
 from thermocline.errors import NotFound, TableNotFound, ThermoclineError, Unavailable
-from thermocline.format.argument import check_flag, check_renamed_flag, check_text, list_names
+from thermocline.format.argument import check_flag, check_renamed_flag, check_text
 from thermocline.format.bucket import parse_duration_s
 from thermocline.format.instant import to_datetime
 from thermocline.format.log.action import ENTITIES_FEATURE, Mark
@@ -353,11 +353,13 @@ class Lake:
         no change yet, wait for one up to `wait_s`. `FeedExpired` if changes after the position are
         no longer kept: start again from a snapshot.
         """
-        from thermocline.entity.follow import wait_for_page
+        from thermocline.entity.follow import parse_feed_arguments, wait_for_page
 
-        names = None if types is None else list_names(types, "types")
+        asked = parse_feed_arguments(types, after, limit, wait_s)
         entities = self.entities
-        return wait_for_page(lambda at: entities.changes(names, at, limit), after, wait_s)
+        return wait_for_page(
+            lambda at: entities.changes(asked.types, at, asked.limit), asked.after, asked.wait_s
+        )
 
     def feed_position(self) -> str:
         """Return the feed's position of now.
@@ -379,12 +381,9 @@ class Lake:
         It ends when no change came for `idle_s`; without `idle_s` it never ends. To resume, store
         the `position` of the last change that was processed and pass it as `after`.
         """
-        from thermocline.entity.follow import FOLLOW_PAGE, FOLLOW_WAIT_S, follow_pages
+        from thermocline.entity.follow import follow_pages
 
-        wait_s = FOLLOW_WAIT_S if idle_s is None else min(idle_s, FOLLOW_WAIT_S)
-        return follow_pages(
-            lambda at: self.changes(types, at, FOLLOW_PAGE, wait_s=wait_s), after, idle_s
-        )
+        return follow_pages(self.changes, types, after, idle_s)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

@@ -23,6 +23,7 @@ from thermocline.client.parameters import wire_at
 from thermocline.contract.contract import Contract
 from thermocline.contract.document.text import check_value, decode, encode_text
 from thermocline.contract.schema.register import parse_contract
+from thermocline.entity.follow import parse_feed_arguments
 from thermocline.entity.model import (
     EntityRevision,
     ExportResult,
@@ -236,7 +237,8 @@ class ClientEntityTable(EntityInterface):
 
     def diff(self, id: str, old: int, new: int) -> list[PropertyChange]:  # noqa: A002
         """Return the properties that differ between two versions of an entity."""
-        found = self._read_json(f"{self._address(id)}/diff", old=old, new=new)["changes"]
+        versions = {"old": check_count(old, "old", 1), "new": check_count(new, "new", 1)}
+        found = self._read_json(f"{self._address(id)}/diff", **versions)["changes"]
         return [PropertyChange(**one) for one in found]
 
     def keep_history(self, length: str | timedelta | None) -> float:
@@ -324,8 +326,9 @@ def read_changes(
     wire: Wire, types: str | Sequence[str] | None, after: str | None, limit: int, wait_s: float
 ) -> FeedPage:
     """Return the next changes of types, with documents of their contracts' types."""
-    names = None if types is None else ",".join(list_names(types, "types"))
-    params = {"types": names, "after": after, "limit": limit, "wait_s": wait_s}
+    asked = parse_feed_arguments(types, after, limit, wait_s)
+    names = None if asked.types is None else ",".join(asked.types)
+    params = {**asked._asdict(), "types": names}
     data = decode(wire.send("GET", "/api/v1/feed", params=params, is_repeatable=True).content)
     tables: dict[str, ClientEntityTable] = {}
     return FeedPage([_parse_change(wire, tables, one) for one in data["changes"]], data["position"])

@@ -201,12 +201,9 @@ class Client:
         idle_s: float | None = None,
     ) -> "Iterator[EntityChange]":
         """Yield committed changes of entities one by one, and wait for more; see `Lake.follow`."""
-        from thermocline.entity.follow import FOLLOW_PAGE, FOLLOW_WAIT_S, follow_pages
+        from thermocline.entity.follow import follow_pages
 
-        wait_s = FOLLOW_WAIT_S if idle_s is None else min(idle_s, FOLLOW_WAIT_S)
-        return follow_pages(
-            lambda at: self.changes(types, at, FOLLOW_PAGE, wait_s=wait_s), after, idle_s
-        )
+        return follow_pages(self.changes, types, after, idle_s)
 
     def sql(
         self, query: str, params: Params = None, *, mode: ReadMode | str | None = None

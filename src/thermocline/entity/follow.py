@@ -8,9 +8,11 @@ Out:  `EntityChange`s, each once, in the order of the feed
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from thermocline.errors import Invalid
+from thermocline.format.argument import check_count, check_seconds, check_text, list_names
 from thermocline.hot.postgres.revision.change import (
     FEED_POLL_S,
     FEED_WAIT_MAX_S,
@@ -22,6 +24,27 @@ FOLLOW_PAGE = 500
 FOLLOW_WAIT_S = 5.0
 
 PageReader = Callable[[str | None], FeedPage]
+
+
+class FeedArguments(NamedTuple):
+    """What a caller asks of one page of the feed; None for `types` means all of them."""
+
+    types: tuple[str, ...] | None
+    after: str | None
+    limit: int
+    wait_s: float
+
+
+def parse_feed_arguments(
+    types: str | Sequence[str] | None, after: str | None, limit: int, wait_s: float
+) -> FeedArguments:
+    """Return the arguments of `changes`; `Invalid` for values of other kinds."""
+    return FeedArguments(
+        None if types is None else list_names(types, "types"),
+        None if after is None else check_text(after, "after"),
+        check_count(limit, "limit", 1),
+        check_seconds(wait_s, "wait_s"),
+    )
 
 
 def wait_for_page(read: PageReader, after: str | None, wait_s: float) -> FeedPage:
@@ -39,9 +62,25 @@ def wait_for_page(read: PageReader, after: str | None, wait_s: float) -> FeedPag
 
 
 def follow_pages(
-    read: PageReader, after: str | None, idle_s: float | None
+    changes: Callable[..., FeedPage],
+    types: str | Sequence[str] | None,
+    after: str | None,
+    idle_s: float | None,
 ) -> Iterator[EntityChange]:
-    """Yield changes after a position; end when none came for `idle_s`, or never if it is None."""
+    """Return the changes after a position, read by a lake's method `changes`.
+
+    They end when none came for `idle_s`, or never if it is None. Wrong arguments are refused here,
+    before the first change is read.
+    """
+    idle_s = None if idle_s is None else check_seconds(idle_s, "idle_s")
+    wait_s = FOLLOW_WAIT_S if idle_s is None else min(idle_s, FOLLOW_WAIT_S)
+    asked = parse_feed_arguments(types, after, FOLLOW_PAGE, wait_s)
+    return _follow(
+        lambda at: changes(asked.types, at, asked.limit, wait_s=asked.wait_s), asked.after, idle_s
+    )
+
+
+def _follow(read: PageReader, after: str | None, idle_s: float | None) -> Iterator[EntityChange]:
     place = after
     last_s = time.monotonic()
     while True:

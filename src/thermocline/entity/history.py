@@ -25,6 +25,7 @@ from thermocline.cold.table import ColdTable
 from thermocline.entity.columns import fit_state
 from thermocline.entity.model import EntityRevision, PropertyChange
 from thermocline.errors import NotFound
+from thermocline.format.argument import check_count
 from thermocline.format.instant import to_datetime
 from thermocline.format.layout import Version
 from thermocline.format.log.action import (
@@ -135,6 +136,7 @@ def diff_revisions(
     revisions: Sequence[EntityRevision], key: str, old: int, new: int
 ) -> list[PropertyChange]:
     """Return the differences between two versions of an entity; a deleted one has no property."""
+    old, new = check_count(old, "old", 1), check_count(new, "new", 1)
     by_ver = {one.ver: one.document or {} for one in revisions}
     missing = [ver for ver in (old, new) if ver not in by_ver]
     if missing:

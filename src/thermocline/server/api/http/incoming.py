@@ -32,9 +32,6 @@ BODY_WAIT_S = 60.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _IDEMPOTENCY_KEY = re.compile(HTTP_IDEMPOTENCY_KEY)
 
-WHERE = "where"
-"""The field of a type of parameters that takes those which the type does not name."""
-
 Shape = TypeVar("Shape")
 
 
@@ -169,17 +166,19 @@ def decode_parameters(params: QueryParams, shape: type[Shape]) -> Shape:
 def field_values(pairs: Iterable[tuple[str, str]], shape: type) -> dict[str, Any]:
     """Return parameters by name; those that are lists in the type may come several times.
 
-    If the type has a field `where`, parameters that it does not name are in there, by name.
+    If the type has a field that is a dict, it takes the parameters that the type does not name.
     """
     fields = msgspec.structs.fields(shape)
-    names = {one.encode_name for one in fields} - {WHERE}
-    rest: dict[str, str] | None = {} if WHERE in {one.encode_name for one in fields} else None
-    lists = {one.encode_name for one in fields if getattr(one.type, "__origin__", None) is list}
+    origins = {one.encode_name: getattr(one.type, "__origin__", None) for one in fields}
+    lists = {name for name, origin in origins.items() if origin is list}
+    rest_name = next((name for name, origin in origins.items() if origin is dict), None)
+    names = origins.keys() - {rest_name}
+    rest: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, value in pairs:
         if value == "":
             continue  # an absent parameter: forms and curl send it so
-        if rest is not None and name not in names:
+        if rest_name is not None and name not in names:
             if name in rest:
                 raise Invalid("a condition is given more than once", hint="send a filter as JSON")
             rest[name] = value
@@ -189,7 +188,7 @@ def field_values(pairs: Iterable[tuple[str, str]], shape: type) -> dict[str, Any
             raise Invalid("a parameter is given more than once", hint="send one", parameter=name)
         else:
             values[name] = value
-    return values if not rest else values | {WHERE: rest}
+    return values if rest_name is None else values | {rest_name: rest}
 
 
 def _why(error: BaseException) -> str:
