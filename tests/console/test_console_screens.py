@@ -5,17 +5,15 @@ from contextlib import closing
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from console.conftest import Watched
 from console.filled import MARKUP, fill, fill_entities, fill_jobs
+from console.usable import THEMES, check_usable, found
 from fixtures.entities import database, serving_entities
 from fixtures.postgres import postgres_run, postgres_server
 
 __all__ = ["postgres_run", "postgres_server"]
 
-WIDTHS = (360, 1440)
-THEMES = ("light", "dark")
 QUERY = "#/query?sql=select%20*%20from%20prices%20order%20by%20ts"
 SCREENS = {
     "query": (QUERY, "[role=grid]"),
@@ -51,31 +49,9 @@ def node(tmp_path_factory, postgres_server):
         yield served
 
 
-def found(page):
-    """Return all that axe finds, by every rule that it has on; nothing is too small."""
-    if page.evaluate("typeof axe === 'undefined'"):  # once a page: it is half a megabyte
-        page.evaluate(Axe().axe_script)
-    look = "axe.run({ resultTypes: ['violations'] }).then((told) => told.violations)"
-    return [
-        (one["id"], one["impact"], one["nodes"][0]["html"], one["nodes"][0].get("failureSummary"))
-        for one in page.evaluate(look)
-    ]
-
-
 @pytest.mark.parametrize("screen", SCREENS)
 def test_a_screen_is_usable_at_both_widths_and_in_both_themes(watched, screen):
-    address, sign = SCREENS[screen]
-    with watched() as one:
-        page = one.open(address)
-        page.locator(sign).first.wait_for()
-        one.settled()
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls"
-            for theme in THEMES:
-                page.emulate_media(color_scheme=theme)
-                one.until(f"document.documentElement.dataset.theme === '{theme}'")
-                assert found(page) == [], (width, theme)
+    check_usable(watched, *SCREENS[screen])
 
 
 def test_what_axe_looks_for_is_found_in_both_themes(watched):

@@ -8,8 +8,7 @@ import pytest
 
 from console.filled import MARKUP
 from console.telemetry import ORPHANS, TRACE, send_telemetry
-from console.test_console_screens import THEMES, WIDTHS
-from console.test_console_screens import found as found_by_axe
+from console.usable import check_usable
 from fixtures.served import ServedNode
 
 WAIT_S = 180
@@ -49,18 +48,7 @@ def set_rules(served):
 
 @pytest.mark.parametrize("screen", SCREENS)
 def test_a_screen_of_telemetry_is_usable_at_both_widths_and_in_both_themes(watched, screen):
-    address, sign = SCREENS[screen]
-    with watched() as one:
-        page = one.open(address)
-        page.locator(sign).first.wait_for()
-        one.settled()
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls"
-            for theme in THEMES:
-                page.emulate_media(color_scheme=theme)
-                one.until(f"document.documentElement.dataset.theme === '{theme}'")
-                assert found_by_axe(page) == [], (width, theme)
+    check_usable(watched, *SCREENS[screen])
 
 
 def test_a_counter_is_drawn_as_a_rate_and_a_histogram_as_a_quantile(watched):
