@@ -3,6 +3,8 @@
 import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import thermocline as tc
@@ -104,3 +106,24 @@ def test_a_path_that_is_no_lake_or_no_table_is_an_error_with_the_way_out(
     (other / "notes.txt").write_text("mine")
     assert run([word.format(folder, other) for word in words]) == code
     assert way_out in capfd.readouterr().err
+
+
+def test_commands_that_change_hot_rows_own_the_lake_while_they_run(folder, capfd, tmp_path):
+    fixed = tc.connect(folder, read_only=True).table("prices").to_arrow()
+    pq.write_table(fixed.set_column(1, "n", pa.array([7])), tmp_path / "fixes.parquet")
+    table = f"{folder}/prices"
+    changed = answer(capfd, "table", "update", table, str(tmp_path / "fixes.parquet"))
+    assert (changed["matched"], changed["inserted"]) == (1, 0)
+    assert numbers(folder) == [7]
+    answer(capfd, "table", "restore", table, str(changed["version"] - 1))
+    assert numbers(folder) == [1]
+    with tc.connect(folder):
+        assert run(["table", "restore", table, "1"]) == CONFLICT
+        assert "call the node" in capfd.readouterr().err
+    assert answer(capfd, "table", "delete", table, "--where", "true", "--yes")["rows"] == 1
+    assert numbers(folder) == []
+
+
+def numbers(folder):
+    with tc.connect(folder, read_only=True) as lake:
+        return lake.sql("select n from prices")["n"].to_pylist()

@@ -22,7 +22,7 @@ import typer
 
 from thermocline.cli.argument import CommandList
 from thermocline.cli.node_address import ContextOption, KeyFileOption, find_node
-from thermocline.errors import Invalid, NotFound
+from thermocline.errors import Conflict, Invalid, NotFound
 from thermocline.format.instant import TimeNs, to_datetime
 from thermocline.names import is_table_name
 
@@ -173,10 +173,12 @@ def open_node_table(path: str) -> "ClientTable | None":
     return None if node is None else node.table(path)
 
 
-def open_table(path: str) -> "TimeSeriesTable":
+def open_table(path: str, *, flushes: bool = False) -> "TimeSeriesTable":
     """Open the table that a name or a path stands for; `NotFound` when there is none.
 
     A table of a node has the methods of other tables, apart from those on the files themselves.
+    With `flushes` the command changes hot rows too: it takes the journal of the table's lake until
+    the command ends, and `Conflict` says that another process has it.
     """
     from thermocline.table import TimeSeriesTable
 
@@ -185,7 +187,8 @@ def open_table(path: str) -> "TimeSeriesTable":
         return cast("TimeSeriesTable", remote)
     named = _split_lake_path(path)
     if named:
-        return open_lake(named[0]).table(named[1])
+        lake = _own_lake(named[0]) if flushes else open_lake(named[0])
+        return lake.table(named[1])
     if is_lake(path):
         hint = f"name one of its tables: `thermocline lake tables {path}` lists them"
         raise Invalid("this is a lake, not a table", hint=hint, folder=path)
@@ -257,20 +260,34 @@ def is_lake(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, LAKE_FILE))
 
 
-def open_lake(folder: str) -> "Lake":
-    """Open a lake for reading; another process may write it.
+def _own_lake(folder: str) -> "Lake":
+    """Open a lake for writing until the running command ends."""
+    running = _running.get()
+    assert running is not None, "only commands of `offer_nodes` flush hot rows"
+    try:
+        return running.at_end.enter_context(open_lake(folder, is_read_only=False))
+    except Conflict as error:
+        hint = "if a node has the lake open, call the node: --url, with the table's name"
+        raise Conflict(error.message, hint=hint, **error.facts) from error
+
+
+def open_lake(folder: str, *, is_read_only: bool = True) -> "Lake":
+    """Open a lake, for reading unless told otherwise; then another process may write it.
 
     `THERMOCLINE_POSTGRES` says where its entities are, as for a node. The variable of the
     setting `data` names the data folder of a lake in an object store.
     """
     from thermocline.cold.storage.open_storage import is_store_address
     from thermocline.config import read_lake_settings
-    from thermocline.node import default_data_folder, open_lake
+    from thermocline.node import default_data_folder
+    from thermocline.node import open_lake as open_with_settings
 
     postgres = os.environ.get("THERMOCLINE_POSTGRES")
     given = {"postgres": postgres} if postgres else {}
     if is_store_address(folder):
         data = os.environ.get("THERMOCLINE_DATA") or default_data_folder(folder)
-        return open_lake(data, read_lake_settings(given), lake=folder, is_read_only=True)
+        return open_with_settings(
+            data, read_lake_settings(given), lake=folder, is_read_only=is_read_only
+        )
     settings = read_lake_settings(given)
-    return open_lake(folder, settings, is_read_only=True)
+    return open_with_settings(folder, settings, is_read_only=is_read_only)

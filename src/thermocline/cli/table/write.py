@@ -408,7 +408,7 @@ def _update_by_file(table: str, file: str, options: UpdateCommandOptions, *, ver
     from thermocline.cold.segment.stage import open_parquet, read_parquet
     from thermocline.cold.storage.open_storage import open_storage
 
-    opened = open_table(table)
+    opened = open_table(table, flushes=True)
     storage = open_storage(".") if is_remote(opened) else opened.cold.storage
     with open_parquet(storage, file) as found:
         import pyarrow as pa
@@ -439,7 +439,7 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Delete rows by a condition, a stretch of time, or both. Asks for confirmation."""
-    opened = open_table(table)
+    opened = open_table(table, flushes=True)
     if where is None and start is None and end is None:
         raise Invalid(
             "a delete needs a condition or a stretch of time",
@@ -467,7 +467,7 @@ def restore(
     json: JsonOption = False,
 ) -> None:
     """Restore an old version of the table, as a new version. No version is lost."""
-    opened = open_table(table)
+    opened = open_table(table, flushes=True)
     wanted = find_version(opened, parse_at(at))
     version = opened.restore(wanted)
     _print_change(opened, version, f"restored version {wanted}", {"restored": wanted}, is_json=json)
@@ -481,7 +481,7 @@ def retain(
     json: JsonOption = False,
 ) -> None:
     """Delete the rows that are older than the table's retention."""
-    opened = open_table(table)
+    opened = open_table(table, flushes=True)
     before = count_rows(opened)
     version = opened.retain(yes=yes)
     rows = before - count_rows(opened, version)
