@@ -34,6 +34,8 @@ EXCEPTIONS = {
     },
     Client: {},
     LakeTable: {
+        "alone": OF_THE_ROOMS,
+        "flush_everywhere": OF_THE_ROOMS,
         "add_column": COLUMNS,
         "add_columns": COLUMNS,
         "drop_column": COLUMNS,

@@ -10,7 +10,9 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 INNER = {"tier", "by_id", "cold", "hot", "snapshot", "close_session", "register_view"}
 INNER |= {
+    "alone",
     "check_open",
+    "flush_everywhere",
     "keep",
     "release_pins",
     "register_broken",
