@@ -267,7 +267,7 @@ def test_a_listener_that_is_off_is_not_made_and_the_rest_is(run):
         stop()
         return found
 
-    found, code, _ = run(during, http="off", grpc="off")
+    found, code, _ = run(during, http="off", grpc="off", flight="off")
     assert (found, code) == (["api"], 0)
 
 
