@@ -79,9 +79,9 @@ def slow_start(monkeypatch):
     go_on = threading.Event()
     real = startup_checks.open_node
 
-    def opened(settings):
+    def opened(*given):
         go_on.wait(WAIT_S)
-        return real(settings)
+        return real(*given)
 
     monkeypatch.setattr(module, "open_node", opened)
     yield go_on
