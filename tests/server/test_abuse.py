@@ -33,7 +33,7 @@ HOSTILE = (
     "explain analyze insert into prices values (1)",
     "with x as (delete from prices returning *) select * from x",
     "create temp table x as select 1",
-    "select * from information_schema.tables",
+    "select * from information_schema.settings",
 )
 ADDRESSES = ("url", "uri", "href", "webhook", "callback", "endpoint", "host")
 

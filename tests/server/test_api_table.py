@@ -616,10 +616,10 @@ def test_Q10_a_flush_in_between_counts_no_row_twice_and_none_not_at_all(
         table.write([price(0), price(1)])
         snapshot = table.snapshot
 
-        def with_a_flush():
-            taken = snapshot() if when == "after" else None
+        def with_a_flush(**how):
+            taken = snapshot(**how) if when == "after" else None
             table.flush()
-            return taken or snapshot()
+            return taken or snapshot(**how)
 
         monkeypatch.setattr(table, "snapshot", with_a_flush)
         found = told(table)
