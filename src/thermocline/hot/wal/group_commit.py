@@ -28,7 +28,7 @@ GROUP_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRequest:
+class WriteRequest:
     """An entry, the callback once it is durable, and the future of the waiting caller.
 
     The future returns `result`, or without it the lsn.
@@ -55,16 +55,16 @@ class GroupCommit:
         self._queue_bytes_max = queue_bytes_max
         self._changed = threading.Condition()
         self._writing = threading.Lock()
-        self._queue: list[KeyedRequest] = []
+        self._queue: list[WriteRequest] = []
         self._queued_bytes = 0
-        self._group: list[KeyedRequest] = []
+        self._group: list[WriteRequest] = []
         self._is_closing = False
         self._synced_s = clock.monotonic()
         self.last_error: ThermoclineError | None = None
         self._thread = threading.Thread(target=self._run, name="thermocline-journal", daemon=True)
         self._thread.start()
 
-    def submit(self, request: KeyedRequest) -> "Future[int]":
+    def submit(self, request: WriteRequest) -> "Future[int]":
         """Queue a request; its future is done once the request is durable and applied."""
         request.future.set_running_or_notify_cancel()  # a submitted write cannot be cancelled
         size_bytes = len(request.entry.payload)
@@ -157,7 +157,7 @@ class GroupCommit:
             if not request.future.done():
                 request.future.set_exception(unknown)
 
-    def _take_group(self) -> list[KeyedRequest]:
+    def _take_group(self) -> list[WriteRequest]:
         size_bytes, count = 0, 0
         for request in self._queue:
             size_bytes += len(request.entry.payload)
@@ -168,7 +168,7 @@ class GroupCommit:
         self._queued_bytes -= size_bytes
         return group
 
-    def _commit(self, group: list[KeyedRequest]) -> None:
+    def _commit(self, group: list[WriteRequest]) -> None:
         try:
             with self._writing:
                 lsns = self._append_group(group)
@@ -181,7 +181,7 @@ class GroupCommit:
             for request, lsn in zip(group, lsns, strict=True):
                 request.future.set_result(lsn if request.result is None else request.result)
 
-    def _append_group(self, group: list[KeyedRequest]) -> list[Lsn]:
+    def _append_group(self, group: list[WriteRequest]) -> list[Lsn]:
         """Write a group and apply it; return its lsns.
 
         An error while durable rows are applied ends the journal thread: to answer "not stored"
@@ -196,7 +196,7 @@ class GroupCommit:
             if self._journal.next_lsn != first:
                 self._apply(group, first)
 
-    def _apply(self, group: list[KeyedRequest], first: Lsn) -> None:
+    def _apply(self, group: list[WriteRequest], first: Lsn) -> None:
         try:
             for place, request in enumerate(group):
                 request.apply(Lsn(first + place))

@@ -40,7 +40,7 @@ from thermocline.hot.wal.folder import (
     write_identity,
 )
 from thermocline.hot.wal.frame import Lsn
-from thermocline.hot.wal.group_commit import GroupCommit, KeyedRequest
+from thermocline.hot.wal.group_commit import GroupCommit, WriteRequest
 from thermocline.hot.wal.journal import Journal, JournalEntry
 from thermocline.hot.wal.payload import Payload, encode_rows
 from thermocline.hot.wal.reader import JournalReader
@@ -375,7 +375,7 @@ class WalTable:
             self.table_id, schema_id, payload.data, payload.codec, payload.raw_length
         )
         try:
-            future = tier.group.submit(KeyedRequest(entry, apply, result))
+            future = tier.group.submit(WriteRequest(entry, apply, result))
         except BaseException:
             give_back()
             raise
