@@ -34,6 +34,7 @@ from thermocline.table import TimeSeriesTable
 
 MIB = 1 << 20
 STUBBORN = "levenshtein(repeat('a', 200000 + i::int % 2), repeat('b', 200000))"
+SPARED_S = 20.0  # far more than the grace that a query which does not listen has
 """An expression of a minute in one call, in little memory: the engine does not look up from it."""
 
 GROUPS = (
@@ -541,7 +542,11 @@ def test_Q04_a_stream_of_a_query_that_does_not_listen_is_killed_within_a_second(
                 pass
         else:
             del reader
-        return wait_until(lambda: not is_alive(pid))
+        began_s = time.monotonic()
+        while is_alive(pid) and time.monotonic() < began_s + SPARED_S:
+            time.sleep(0.01)
+        # A query that is still listening keeps its worker: then this try says nothing.
+        return time.monotonic() - began_s
 
     took_s = at_best(act, lambda took_s: 0.4 < took_s < 1)
     assert 0.4 < took_s < 1  # less would mean that the query had been listening
