@@ -13,6 +13,7 @@ INNER |= {
     "alone",
     "check_open",
     "flush_everywhere",
+    "hint_parameters",
     "keep",
     "release_pins",
     "register_broken",
