@@ -47,11 +47,17 @@ BODIES = {
     "rename_table": {"to": "renamed_by_matrix"},
     "copy_table": {"to": "copied_by_matrix"},
     "put_alert_rule": {"kind": "deadman"},
+    "entity_keep_history": {"kept_s": 60},
 }
 # The name in the path is one that the caller may give to something new, or that of a label.
 MAKES = {"register", "check_contract", "put_alert_rule", "prometheus_label_values"}
 STREAMS = {"feed_stream"}
-ASKED = {"silent": {"start": "2024-06-01"}, "window": {"length": "1h"}, "diff": {"old": "1"}}
+ASKED = {
+    "silent": {"start": "2024-06-01"},
+    "window": {"length": "1h"},
+    "diff": {"old": "1"},
+    "entity_diff": {"old": "1", "new": "2"},
+}
 
 
 def operations():
