@@ -221,7 +221,7 @@ def test_files_of_older_releases_are_read_and_compared(root):
 def test_a_newer_format_is_refused_by_name(root):
     path = root / "lake.json"
     fields = unseal(path.read_bytes(), str(path))
-    path.write_bytes(seal({**fields, "format": 2}))
+    path.write_bytes(seal({**fields, "format": 3}))
     with pytest.raises(Unsupported, match="newer"):
         Node(str(root))
 
